@@ -210,7 +210,7 @@ class Dataloader:
         arguments = {name: given for name, given in dict(locals()).items() if name != "self"}
         self._arguments, self._pipeline = arguments, make_pipeline(SimpleNamespace(**arguments))
         self.dataset, self._plan = self._pipeline.whole.dataset, self._pipeline.plan
-        self._order = OrderHash(self.dataset)
+        self._order = OrderHash(self.dataset, self._pipeline.options.key_seed)
         self._mesh = mesh_of(partition) if mesh is None else mesh  # a NamedSharding includes its mesh
         self._made_in = current_mesh()
         self._begin_runs()

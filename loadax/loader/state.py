@@ -15,6 +15,7 @@ from loadax.protocols import Order
 
 VERSION = 1
 LEASE = "lease"  # field of what a lease adds
+_KEY_SEED = "key_seed"  # field of runs with random keys, of this loadax or later
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 
@@ -25,10 +26,15 @@ class OrderHash:
     Includes lengths, element spec, verbs, seeds, and the version of the order's algorithm. Excludes contents, paths,
     times and functions, so that a run can resume with moved data or a corrected map. Also excludes the schedule of a
     mixture after the position, which may be changed.
+
+    Args:
+        dataset: The dataset.
+        key_seed: Seed of the random keys of its batches, which states have beside the hash. None: there are none.
     """
 
-    def __init__(self, dataset: Dataset):
+    def __init__(self, dataset: Dataset, key_seed: int | None = None):
         self._order, self._described = dataset.order, dataset.order_facts
+        self.key_seed = key_seed
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int]] = (None, "", [])
 
@@ -84,8 +90,10 @@ def make_state(plan: RunPlan, order: OrderHash, step: int) -> dict[str, Any]:
     epoch, position = plan.position_of_whole_step(whole_step)
     fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
-    verbs = {"verbs": order.parts(epoch, position)}
-    return dict(zip(_FIELDS, fields, strict=True)) | verbs | ({"skipped": skipped} if skipped else {})
+    state = dict(zip(_FIELDS, fields, strict=True)) | {"verbs": order.parts(epoch, position)}
+    if order.key_seed is not None:
+        state[_KEY_SEED] = order.key_seed
+    return state | ({"skipped": skipped} if skipped else {})
 
 
 def _skipped(plan: RunPlan, whole_step: int) -> list[list[int]]:
@@ -160,6 +168,11 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
             "build the dataset as it was then"
         )
+    if (saved := state.get(_KEY_SEED, order.key_seed)) != order.key_seed:
+        raise StateError(
+            f"the state's {_KEY_SEED!r} is {shown(saved)}, this loader's is {order.key_seed}, so later random keys would "
+            f"not be those of the saved run; pass key_seed={shown(saved)}"
+        )
     if state["position"] >= plan.order.size:
         raise StateError(
             f"the state's 'position' is {state['position']}, but an epoch has only {plan.order.size} positions, "
@@ -186,18 +199,21 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
 
 
 def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:
-    """Text that names the first verb that differs from the saved run, if the state tells."""
+    """Text that names the verbs that differ from the saved run, if the state tells."""
     whole = "its length, element spec, verbs, seeds or weights differ from the saved run"
     # The state is of an older loadax, or a mixture is at another position of its schedule.
     if not isinstance(saved, list) or saved == hashes:
         return whole
-    first = next(index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other)
+    differing = [index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other]
+    first = differing[0]
     here = texts[first] if first < len(texts) else ""
     behind = f" after {texts[first - 1]}" if first else ""
     if saved[first + 1 :] == hashes[first:]:
         return f"the saved run had one more verb{behind}"
     if saved[first:] == hashes[first + 1 :]:
         return f"{here} was not in the saved run"
+    if len(saved) == len(hashes) and len(differing) > 1:
+        return f"the parts {', '.join(f'`{texts[index]}`' for index in differing)} differ from the saved run"
     return f"the part{f' `{here}`' if here else behind} differs from the saved run"
 
 

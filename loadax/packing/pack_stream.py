@@ -46,4 +46,18 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
     source = StreamSource(lanes, stream.lanes, rows.spec, stream.name, below)
     described = ["pack", NEXT_ROW_VERSION, *options.described, *filling, *options.newer]
-    return source, LaneVerb(f"pack({options.seq_len}, method={options.method!r})", described)
+    return source, LaneVerb(f"pack({options.seq_len}, {_text(options, filling)})", described)
+
+
+def _text(options: PackOptions, filling: Filling) -> str:
+    """The arguments that decide the rows, as far as they are not the defaults."""
+    chosen = [
+        ("long", options.long, "error"),
+        ("window", options.window, 0),
+        ("align", options.align, 1),
+        ("most_documents", options.most_documents, None),
+        ("value", filling.value, 0),
+        ("bos", filling.bos, None),
+    ]
+    more = [f"{name}={value!r}" for name, value, default in chosen if value != default]
+    return ", ".join([f"method={options.method!r}", *more])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from loadax import Dataloader, Dataset, concat, from_arrays, from_npy, from_source, mix
+from loadax import Dataloader, Dataset, chain, concat, from_arrays, from_npy, from_source, mix
 from loadax.errors import StateError
 from loadax.loader.state import OrderHash, make_state, step_of
 from loadax.plan.batches import BatchPlan, Remainder
@@ -117,6 +117,11 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
     [
         (data().shuffle(seed=3), data().shuffle(seed=4), r"shuffle\(4\)` differs from the saved run"),
         (data(), data(121), "the part `121 rows` differs from"),
+        (
+            data(),
+            from_arrays({"x": np.arange(121.0)}).shuffle(seed=3),
+            r"the parts `121 rows`, `an example, with \['x'\]: float64\[\]` differ from the saved run",
+        ),
         (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
         (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),
         (data().map(lambda row: row), data(), "had one more verb"),
@@ -145,6 +150,52 @@ def test_which_verb_differs(saved: Dataset, now: Dataset, match: str) -> None:
     state = state_at(Dataloader(saved, 8), 2)
     with pytest.raises(StateError, match=rf"the state's 'order' is .*{match}.*; build the dataset as it was then"):
         Dataloader(now, 8).iterate(state)
+
+
+def test_changed_key_seed_is_refused_by_name_and_the_advice_continues() -> None:
+    rows = from_arrays({"x": np.arange(120)}).shuffle(seed=3)
+    state = state_at(Dataloader(rows, 8, key_seed=5), 4)
+    assert state["key_seed"] == 5
+    for other in (6, None):
+        loader = Dataloader(rows, 8, key_seed=other)
+        with pytest.raises(StateError, match=rf"'key_seed' is 5, this loader's is {other}, .*; pass key_seed=5"):
+            loader.iterate(state)
+        with loader.iterate() as batches, pytest.raises(StateError, match="key_seed"):
+            batches.set_state(state)
+        with pytest.raises(StateError, match=r"loaders\[0\]: the state's 'key_seed'"):
+            chain([loader, loader]).iterate(state)
+    loader = Dataloader(rows, 8, key_seed=5)
+    with loader.iterate(state) as batches:
+        assert np.array_equal(next(batches)["key"], loader[4]["key"])
+    with loader.iterate({**state, "key_seed": np.int32(5)}) as batches:  # as checkpoint libraries restore it
+        assert batches.step == 4
+
+
+@pytest.mark.parametrize("key_seed", [5, None])
+def test_state_without_a_key_seed_opens_as_before(key_seed: int | None) -> None:
+    state = state_at(Dataloader(data(), 8), 4)
+    assert "key_seed" not in state
+    with Dataloader(data(), 8, key_seed=key_seed).iterate(state) as batches:
+        assert batches.step == 4
+
+
+def test_errors_of_other_options_of_pack_differ() -> None:
+    documents = from_source([{"t": np.arange(5 + row % 7)} for row in range(200)])
+
+    def packed(window: int) -> dict[str, Dataset]:
+        return {
+            "rows": documents.pack(16, method="best_fit", window=window),
+            "stream": documents.to_stream(lanes=8).pack(16, method="best_fit", window=window),
+        }
+
+    for name, saved in packed(50).items():
+        state = state_at(Dataloader(saved, 8, num_epochs=1), 1)
+        texts = []
+        for window in (60, 100):
+            with pytest.raises(StateError, match=f"pack.*{window}.*from the saved run") as raised:
+                Dataloader(packed(window)[name], 8).iterate(state)
+            texts.append(str(raised.value).partition("this dataset's")[2])
+        assert texts[0] != texts[1]
 
 
 def test_a_state_of_an_older_loadax_is_restored() -> None:
