@@ -10,7 +10,7 @@ from loadax.core.arguments import entries, integer
 from loadax.core.formatting import type_text
 from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, StreamError
-from loadax.loader.dataloader import Dataloader
+from loadax.loader.dataloader import Dataloader, refuse_next
 from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
@@ -95,8 +95,9 @@ class LoaderChain:
         """True even without a length, as of a `Dataloader`."""
         return True
 
-    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names, and `next(loader)`
         __getattr__ = missing_attribute
+        __next__ = refuse_next
 
     def __len__(self) -> int:
         """Number of steps of all phases together.

@@ -74,6 +74,18 @@ def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
 
 
+def refuse_next(loader: Any) -> Never:
+    """The `__next__` of loaders.
+
+    Raises:
+        TypeError: As Python's own for an object that is no iterator; says what to write.
+    """
+    raise TypeError(
+        f"next(loader): a {type(loader).__name__} has no position, its iterators have: batches = iter(loader), then "
+        "next(batches) for each batch; for a look at one, next(loader.iterate())"
+    )
+
+
 def restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
     """The loader that was pickled."""
     loader = Dataloader(**arguments)
@@ -312,8 +324,9 @@ class Dataloader:
         shard = pipeline.host_shard(self._positions(step), step, pipeline.form(step).host_batch)
         return _batch_of(pipeline, shard, step)
 
-    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names, and `next(loader)`
         __getattr__ = missing_attribute
+        __next__ = refuse_next
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, for what places batches by itself, or takes no `jax.Array`s.

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Never, final
 
 from jax.sharding import Mesh
 
@@ -162,6 +162,12 @@ class DataIterator:
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "an iterator of batches can't be pickled or copied, since its threads and devices belong to this process; "
+            "save its get_state(), and continue with loader.iterate(start=state)"
+        )
 
     def __iter__(self) -> "DataIterator":
         return self

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, final
 
 import numpy as np
 
@@ -96,6 +96,12 @@ class Lease:
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a lease can't be pickled or copied, since its threads belong to this process; save its get_state(), and "
+            "continue with loader.lease(state)"
+        )
 
     def __enter__(self) -> "Lease":
         return self

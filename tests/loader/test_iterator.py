@@ -1,21 +1,26 @@
 """Position, state and epochs of an iterator."""
 
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import jax
 import numpy as np
 import pytest
 
-from loadax import Dataloader, LoadaxError, from_arrays
+from loadax import Dataloader, LoadaxError, chain, from_arrays, progress
+from loadax.loader.chain import LoaderChain
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from tests.limits import HANG, until
@@ -269,3 +274,56 @@ def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
     assert "is its os.fork(): a fork does not have the reader threads" in first
     assert "multiprocessing.get_context('spawn')" in first
     assert last == "8"
+
+
+def chained(loader: Dataloader) -> LoaderChain:
+    return chain([loader])
+
+
+@pytest.mark.parametrize("made", [lambda loader: loader, chained], ids=["loader", "chain"])
+def test_next_of_a_loader_says_what_to_write(made: Any) -> None:
+    loader = made(Dataloader(DATA, 8))
+    advice = r"batches = iter\(loader\), then next\(batches\).*; for a look at one, next\(loader.iterate\(\)\)"
+    with pytest.raises(TypeError, match=rf"a {type(loader).__name__} has no position.*{advice}"):
+        next(loader)
+    look = next(loader.iterate())
+    batches = iter(loader)
+    assert rows(next(batches)) == rows(look) != rows(next(batches))
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": pickle.dumps,
+    "cloudpickle": lambda batches: cloudpickle.dumps([batches]),
+    "copy": copy.copy,
+    "deepcopy": lambda batches: copy.deepcopy({"it": batches}),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_copies_of_iterators_say_what_to_save(way: str) -> None:
+    loader = Dataloader(DATA, 8)
+    with loader.iterate() as batches:
+        next(batches)
+        for held in (batches, next(loader.epochs(0)), progress(batches, disable=True)):
+            if way != "copy" or held is batches:
+                advice = r"save its get_state\(\), and continue with loader.iterate\(start=state\)"
+                with pytest.raises(TypeError, match=f"can't be pickled or copied.*; {advice}"):
+                    COPIES[way](held)
+        state = pickle.loads(pickle.dumps(batches.get_state()))
+        expected = rows(next(batches))
+    with loader.iterate(start=state) as batches:
+        assert rows(next(batches)) == expected
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_copies_of_leases_say_what_to_save(way: str) -> None:
+    loader = Dataloader(DATA, 8)
+    with loader.lease() as lease:
+        lease.ack(next(lease).positions)
+        with pytest.raises(
+            TypeError, match=r"lease can't be pickled or copied.*; save its get_state\(\), and continue"
+        ):
+            COPIES[way](lease)
+        state, expected = lease.get_state(), next(lease).positions.tolist()
+    with loader.lease(state) as lease:
+        assert next(lease).positions.tolist() == expected
