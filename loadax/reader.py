@@ -12,6 +12,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from loadax.core.first_row import RowReading, Stage, compare
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
 from loadax.core.spec import (
@@ -22,6 +23,7 @@ from loadax.core.spec import (
     describe_spec,
     flatten_spec,
     normalise_spec,
+    own,
     own_all,
     spec_of,
     spec_or_object,
@@ -29,7 +31,7 @@ from loadax.core.spec import (
     stack,
 )
 from loadax.core.tree import Structure, flatten, map_leaves
-from loadax.core.user_object import RAISED, blame
+from loadax.core.user_object import RAISED, blame, user_objects
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, map_bottom
@@ -38,6 +40,12 @@ from loadax.transforms import BatchMap, Map, Pad, Transform
 _Read = TypeVar("_Read")
 
 _PROBED = "loadax: this row was read and mapped to infer the spec of examples"
+
+_IN_MAP = (
+    "draw random numbers in a map, from the generator of each row: data.map(fn, rng=True), which calls fn(row, rng)"
+)
+_WITH_RNG = "draw random numbers from each row's generator:"
+_FROM_RNG = "draw all random numbers from rng, and none from other generators"
 
 
 @final
@@ -383,11 +391,37 @@ class Reader:
             raise
 
     def _probe(self, known: list[Tree | None]) -> list[Tree]:
-        """Fills in the missing entries of `known` by reading and mapping one row."""
+        """Fills in the missing entries of `known` by reading and mapping one row, a second time if that is quick."""
         if self.first is None:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
             raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
-        first, read = self.first, self._read_first(known[0])
+        traits, reading = self.source.traits, RowReading()
+        read = reading.call(self._read_first, known[0])
+        kept = None if traits.runs_python else _copy(read)
+        specs = self._infer(known, read, reading)
+        if (self.maps or traits.runs_python) and not traits.random:
+            compare(reading, partial(self._infer_again, known, kept), self._stages, int(self.first.rows[0]))
+        return specs
+
+    def _infer_again(self, known: list[Tree | None], kept: Tree | Examples | None, reading: RowReading) -> None:
+        """Reads the first row a second time, unless it is kept, since nothing of the user's made it, and maps it."""
+        reader = self
+        if kept is None:  # sources may have kept what they read last: their copies have not
+            reader = self.with_source(self.source.map_children(lambda child: child.source))
+        self._infer(known, reader._read_first(known[0]) if kept is None else kept, reading)  # noqa: SLF001 - as self
+
+    @property
+    def _stages(self) -> list[Stage]:
+        """The source and the maps, for `compare`."""
+        objects = [*user_objects(self.source)]
+        name = " or ".join(dict.fromkeys(each.name for each in objects)) or self.source.type_name
+        return [Stage(name, _IN_MAP, objects), *map(_stage, self.maps)]
+
+    def _infer(self, known: list[Tree | None], read: Tree | Examples, reading: RowReading) -> list[Tree]:
+        """Maps the first row, and fills in the missing entries of `known`; notes what the source and the maps give."""
+        assert self.first is not None
+        first = self.first
+        reading.note(_noted(read))
         infer = spec_or_object if isinstance(read, Examples) else spec_of
         specs = [known[0] if known[0] is not None else infer(_single_example(read))]
         for index, (transform, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
@@ -397,7 +431,7 @@ class Reader:
             # Call each map once: its result gives the spec and is the input of the next map.
             if isinstance(transform, BatchMap):
                 batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
-                result = transform.raw(batch, first)
+                result = reading.call(transform.raw, batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
             elif isinstance(transform, LeafSelection):
@@ -410,13 +444,14 @@ class Reader:
                 read = Examples(transform.results([example], first, specs[-1]))
             else:
                 visit = int(first.rows[0]), int(first.epochs[0])
-                example = transform.calls.call(transform.one, _single_example(read), *visit)
+                example = reading.call(transform.calls.call, transform.one, _single_example(read), *visit)
                 with self._noted(index + 1):
                     (example,) = own_all([example], first.rows.tolist())
                     specs.append(
                         stated if stated is not None else (spec_of if self._stacks(index) else spec_or_object)(example)
                     )
                 read = Examples([example])
+            reading.note(_noted(read))
         return specs
 
     def _read_first(self, spec: Tree | None) -> Tree | Examples:
@@ -426,6 +461,24 @@ class Reader:
         batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
         expected = _batch_spec(batch, "the source") if spec is None else spec
         return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
+
+
+def _noted(read: Tree | Examples) -> Tree:
+    """The row of a `RowReading`, of one visit."""
+    return read.items[0] if isinstance(read, Examples) else read
+
+
+def _copy(read: Tree | Examples) -> Tree | Examples:
+    return Examples(list(map(own, read.items))) if isinstance(read, Examples) else map_leaves(np.array, read)
+
+
+def _stage(transform: Transform) -> Stage:
+    """A map as a stage of `compare`."""
+    if not isinstance(transform, Map | BatchMap):
+        return Stage(transform.text(), "", [])
+    verb = "map" if isinstance(transform, Map) else "map_batch"
+    remedy = _FROM_RNG if transform.rng else f"{_WITH_RNG} {verb}(fn, rng=True), which calls fn(…, rng)"
+    return Stage(f"{verb} {name_of(transform.function)}", remedy, [transform.calls])
 
 
 def _selected(transform: LeafSelection, read: Tree | Examples, visits: Visits) -> Tree | Examples:

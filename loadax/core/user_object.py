@@ -51,7 +51,9 @@ class UserObject:
         self.handle: tuple[str, Any] | None = None
         # What `sources.passes.pickling.snapshot` returned before the first read; None: unknown.
         self.unread: Any = None
-        self._name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
+        self.name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
+        # Whether the user knows that it gives other values at each call.
+        self.told = False
         self._calls, self._warns = 0, False
         self._turn: Any = None if thread_safe else _lock_of([value])
         self._look()
@@ -82,7 +84,7 @@ class UserObject:
         calls, self._calls = self._calls, self._calls + 1
         if self.handle is not None or self.thread_safe or calls & (calls - 1):
             return
-        if found := handles(self.value, self._name):
+        if found := handles(self.value, self.name):
             self.handle, self._turn = found[0], _lock_of([*(handle for _, handle in found), self.value])
             if self._warns:
                 self.warn()
@@ -96,7 +98,7 @@ class UserObject:
             return
         turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
         name, handle = self.handle
-        text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self._name}: "
+        text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self.name}: "
         warnings.warn(text + remedy, UserWarning, stacklevel=5)
 
     @property

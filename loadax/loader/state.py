@@ -170,8 +170,8 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
         )
     if (saved := state.get(_KEY_SEED, order.key_seed)) != order.key_seed:
         raise StateError(
-            f"the state's {_KEY_SEED!r} is {shown(saved)}, this loader's is {order.key_seed}, so later random keys would "
-            f"not be those of the saved run; pass key_seed={shown(saved)}"
+            f"the state's {_KEY_SEED!r} is {shown(saved)}, this loader's is {order.key_seed}, so random keys would not "
+            f"go on as in the saved run; pass key_seed={shown(saved)}"
         )
     if state["position"] >= plan.order.size:
         raise StateError(

@@ -321,7 +321,7 @@ def test_copies_of_leases_say_what_to_save(way: str) -> None:
     with loader.lease() as lease:
         lease.ack(next(lease).positions)
         with pytest.raises(
-            TypeError, match=r"lease can't be pickled or copied.*; save its get_state\(\), and continue"
+            TypeError, match=r"lease can't be pickled or copied.*; save its get_state\(\)"
         ):
             COPIES[way](lease)
         state, expected = lease.get_state(), next(lease).positions.tolist()

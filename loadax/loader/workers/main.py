@@ -6,6 +6,7 @@ It does not import JAX, and its environment hides all accelerators.
 import contextlib
 import faulthandler
 import os
+import random
 import select
 import signal
 import socket
@@ -27,6 +28,7 @@ from loadax.reader import Reader
 from loadax.sources.passes.pickling import pickle_answer
 from loadax.sources.passes.remote_errors import wrap
 
+_SEED = 0  # of the global generators of all workers
 _POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
 
 
@@ -42,6 +44,9 @@ def main() -> None:
     # It was blocked by the training process when this one started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
+    # Their states would differ in each process. torch begins with the same one everywhere.
+    random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002 - users' functions may draw from it
     connection = Connection(socket.socket(fileno=descriptor))
     handler = _RequestHandler()
     try:
