@@ -320,9 +320,7 @@ def test_copies_of_leases_say_what_to_save(way: str) -> None:
     loader = Dataloader(DATA, 8)
     with loader.lease() as lease:
         lease.ack(next(lease).positions)
-        with pytest.raises(
-            TypeError, match=r"lease can't be pickled or copied.*; save its get_state\(\)"
-        ):
+        with pytest.raises(TypeError, match=r"lease can't be pickled or copied.*; save its get_state\(\)"):
             COPIES[way](lease)
         state, expected = lease.get_state(), next(lease).positions.tolist()
     with loader.lease(state) as lease:
