@@ -153,12 +153,25 @@ class Items:
     def __getitem__(self, row):
         return self.kind(np.int64(row * 5), "aux")
 
+@functools.singledispatch
+def fivefold(value):
+    raise TypeError(value)
+
+@fivefold.register
+def _(value: np.ndarray):
+    return value * 5
+
+@fivefold.register(list)
+def _(value):
+    return fivefold(np.array(value))
+
 methods = Methods()
 data = from_arrays({{"x": np.arange(16)}})
 CASES = {{
     "lru_cache": data.map(lambda row: {{"x": row["x"] * fibonacci(int(row["x"] * 0) + 5)}}),
     "lru_cache in a default": data.map(lambda row, f=fibonacci: {{"x": row["x"] * f(5)}}),
     "cache": data.map(lambda row: {{"x": table()[row["x"]] // 2 * 5}}),
+    "singledispatch": data.map(lambda row: {{"x": fivefold([row["x"]])[0]}}),
     "method with lru_cache": data.map(lambda row: {{"x": methods.cached(row["x"])}}),
     "method with cached_property": data.map(lambda row: methods.called(row)),
     "pytree class between maps": data.map(lambda row: State(row["x"], "aux")).map(lambda s: {{"x": s.x * 5}}),
@@ -172,7 +185,7 @@ print(len(CASES))
 """
 
 
-@pytest.mark.parametrize(("program", "said"), [(HANDLES, "23"), (ZOO, "7")], ids=["handles", "caches and pytrees"])
+@pytest.mark.parametrize(("program", "said"), [(HANDLES, "23"), (ZOO, "8")], ids=["handles", "caches and pytrees"])
 def test_objects_of_a_script_work_in_worker_processes(program: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     done = run([str(tmp_path / "program.py")], cwd=tmp_path)
@@ -272,4 +285,27 @@ def test_loops_that_are_suspended_at_exit_are_quiet(program: str, worker_type: s
     command = [sys.executable, str(tmp_path / "program.py")]  # a fork of the test's server does not clear modules
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+SEEDS = f"""
+import os, random
+import numpy as np
+from loadax import Dataloader, from_arrays
+
+def draw(row):
+    return {{"x": np.array([random.getrandbits(30), np.random.randint(1 << 30)]), "pid": np.int32(os.getpid())}}
+
+data = from_arrays({{"x": np.arange(2)}}).map(draw, spec={{"x": np.zeros(2, int), "pid": np.int32(0)}})
+first = []
+for _ in range(2):  # two workers, one after the other
+    with Dataloader(data, 1, shard_index=0, shard_count=1, **{PROCESSES}).host_batches() as batches:
+        first.append([next(batches)["x"].tolist(), next(batches)["x"].tolist()])
+assert first[0] == first[1] and first[0][0] != first[0][1], first
+"""
+
+
+def test_global_generators_of_worker_processes_are_alike(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SEEDS)
+    done = run([str(tmp_path / "program.py")], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

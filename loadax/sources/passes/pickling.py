@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias, final
 
 import cloudpickle
@@ -91,6 +91,10 @@ def restored(message: bytes, buffers: list[Any], attributes: dict[str, Any]) -> 
     return value
 
 
+# Code of all functions that `functools.singledispatch` makes.
+_DISPATCHER = functools.singledispatch(lambda _: None).__code__  # type: ignore[attr-defined]
+
+
 @final
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
@@ -114,6 +118,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             with suppress(LookupError):
                 value = {"default": obj.get()}
             return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
+        if type(obj) is FunctionType and obj.__code__ is _DISPATCHER:
+            reduced = super().reducer_override(obj)
+            return reduced if reduced is NotImplemented else _reduced_dispatcher(obj)
         reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
         return super().reducer_override(obj) if reduced is None else reduced
 
@@ -301,6 +308,32 @@ def reduced_cache(function: Any) -> Any:
         if found is function and function.__module__ not in by_value:
             return NotImplemented
     return _cached, (function.__wrapped__, *function.cache_parameters().values())
+
+
+def _reduced_dispatcher(function: Any) -> Any:
+    """A function of `functools.singledispatch`, whose cache can't be pickled: to be made again.
+
+    Its functions may refer to it, so they come as its state.
+    """
+    default = function.registry[object]
+    others = [(kind, other) for kind, other in function.registry.items() if kind is not object]
+    return _dispatcher, (), (default, others), None, None, _register
+
+
+def _dispatcher() -> Any:
+    return functools.singledispatch(_no_function)
+
+
+def _no_function(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+def _register(function: Any, state: tuple[Any, Any]) -> None:
+    default, others = state
+    function.register(object, default)
+    for kind, other in others:
+        function.register(kind, other)
+    functools.update_wrapper(function, default)
 
 
 def reduced_file(file: Any) -> Any:
