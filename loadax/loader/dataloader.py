@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh

@@ -1,5 +1,6 @@
 """Advice of a `Dataloader` and its iterators."""
 
+import itertools
 import os
 import warnings
 from typing import Any
@@ -390,18 +391,23 @@ def partition_of_none(case: Case) -> None:
 
 
 @follows(
-    "or use `for epoch in loader.epochs():`. To repeat the same batches on purpose, as for evaluation, use "
+    "keep one iterator (`batches = iter(loader)` before the loop), or use loader.iterate(start=state) with a state of "
+    "get_state(); …To repeat the same batches on purpose, as for evaluation, or to look at one before training, use "
     "loader.iterate()"
 )
 def second_pass(case: Case) -> None:
     loader = loader_of(DATA.shuffle(0))
-    list(loader)
-    with pytest.warns(UserWarning, match="starts at step 0 again"):
-        list(loader)
+    next(iter(loader))
+    with pytest.warns(UserWarning, match="starts at step 0 again.*`for epoch in loader.epochs"):
+        next(iter(loader))
     other = loader_of(DATA.shuffle(0), num_epochs=2)
     first, second = (np.concatenate([batch["x"] for batch in epoch]) for epoch in other.epochs())
     assert sorted(first) == sorted(second)
     assert first.tolist() != second.tolist()
+    batches = loader.iterate()
+    parts = [[batch["x"].tolist() for batch in itertools.islice(batches, 2)] for _ in range(2)]
+    assert parts[0] != parts[1]
+    assert next(loader.iterate(start=batches.get_state()))["x"].tolist() == next(batches)["x"].tolist()
     for _ in range(2):
         assert len(list(other.iterate())) == 16
 

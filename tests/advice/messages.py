@@ -16,7 +16,7 @@ def all_messages() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and node.args and _name(node.func) in {*errors, "warn"}:
+            if isinstance(node, ast.Call) and node.args and _name(node.func) in {*errors, "warn", "warn_user"}:
                 message = " ".join(re.sub(r"…(\s*…)+", "…", text_of(node.args[0])).split())
                 found[f"{path.relative_to(PACKAGE)}:{node.lineno}"] = message
     return found
