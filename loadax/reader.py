@@ -396,7 +396,9 @@ class Reader:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
             raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
         traits, reading = self.source.traits, RowReading()
-        read = reading.call(self._read_first, known[0])
+        # What wraps other sources may read much besides the user's objects.
+        objects = [*user_objects(self.source)] if traits.runs_python and not self.source.children else []
+        read = reading.call(objects, self._read_first, known[0])
         kept = None if traits.runs_python else _copy(read)
         specs = self._infer(known, read, reading)
         if (self.maps or traits.runs_python) and not traits.random:
@@ -410,7 +412,6 @@ class Reader:
             reader = self.with_source(self.source.map_children(lambda child: child.source))
         self._infer(known, reader._read_first(known[0]) if kept is None else kept, reading)  # noqa: SLF001 - as self
 
-    @property
     def _stages(self) -> list[Stage]:
         """The source and the maps, for `compare`."""
         objects = [*user_objects(self.source)]
@@ -431,7 +432,7 @@ class Reader:
             # Call each map once: its result gives the spec and is the input of the next map.
             if isinstance(transform, BatchMap):
                 batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
-                result = reading.call(transform.raw, batch, first)
+                result = reading.call([transform.calls], transform.raw, batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
             elif isinstance(transform, LeafSelection):
@@ -444,7 +445,9 @@ class Reader:
                 read = Examples(transform.results([example], first, specs[-1]))
             else:
                 visit = int(first.rows[0]), int(first.epochs[0])
-                example = reading.call(transform.calls.call, transform.one, _single_example(read), *visit)
+                example = reading.call(
+                    [transform.calls], transform.calls.call, transform.one, _single_example(read), *visit
+                )
                 with self._noted(index + 1):
                     (example,) = own_all([example], first.rows.tolist())
                     specs.append(

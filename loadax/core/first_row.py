@@ -54,11 +54,18 @@ class RowReading:
         """Whether the row may be read a second time."""
         return self._seconds <= MOST_SECONDS
 
-    def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Calls what reads or maps the row."""
-        began = perf_counter()
+    def call(self, objects: Sequence[UserObject], function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Calls what reads or maps the row.
+
+        Args:
+            objects: The user's objects that are called, whose time counts. Empty: all of the time counts.
+            function: The function.
+            arguments: Its arguments.
+        """
+        began, before = perf_counter(), _seconds(objects)
         result = function(*arguments)
-        self._seconds += perf_counter() - began
+        # A first call imports and looks up much that a second one does not.
+        self._seconds += _seconds(objects) - before if objects else perf_counter() - began
         return result
 
     def note(self, value: Tree) -> None:
@@ -68,13 +75,19 @@ class RowReading:
             self.values.append(None if any(leaf is None for leaf in leaves) else leaves)
 
 
-def compare(first: RowReading, again: Callable[[RowReading], object], stages: Sequence[Stage], row: int) -> None:
+def _seconds(objects: Sequence[UserObject]) -> float:
+    return sum(each.seconds for each in objects)
+
+
+def compare(
+    first: RowReading, again: Callable[[RowReading], object], stages: Callable[[], Sequence[Stage]], row: int
+) -> None:
     """Reads the row a second time, if the first reading was quick, and warns once if a stage gives other values.
 
     Args:
         first: The first reading.
         again: Function that reads the row and notes the values.
-        stages: The stages of the reading.
+        stages: Function that lists the stages of the reading, which takes some time.
         row: The row, for the message.
     """
     if not first.quick or not first.values:
@@ -89,7 +102,7 @@ def compare(first: RowReading, again: Callable[[RowReading], object], stages: Se
     if differing is None and len(second.values) < len(first.values) and second.quick:
         differing = len(second.values)
     if differing is not None:
-        _warn(_blamed(first.values, stages, differing), did, row)
+        _warn(_blamed(first.values, stages(), differing), did, row)
 
 
 def _blamed(values: Sequence[list[Any] | None], stages: Sequence[Stage], index: int) -> Sequence[Stage]:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any, TypeVar, final
 from weakref import WeakValueDictionary
 
@@ -54,6 +55,7 @@ class UserObject:
         self.name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
         # Whether the user knows that it gives other values at each call.
         self.told = False
+        self.seconds = 0.0  # of all calls together, without what this class does
         self._calls, self._warns = 0, False
         self._turn: Any = None if thread_safe else _lock_of([value])
         self._look()
@@ -69,12 +71,14 @@ class UserObject:
             try:
                 if turn is not self._turn:  # a handle was found meanwhile
                     continue
+                began = perf_counter()
                 try:
                     return function(*arguments)
                 except sqlite3.ProgrammingError as error:
                     error.add_note(f"loadax: {_SQLITE}")
                     raise
                 finally:
+                    self.seconds += perf_counter() - began
                     self._look()
             finally:
                 if taken:

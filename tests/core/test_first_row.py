@@ -13,7 +13,7 @@ from PIL import Image
 
 import loadax
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_stream, mix
-from loadax.core import first_row
+from loadax.core import first_row, user_object
 
 ARRAYS = from_arrays({"x": np.arange(64.0)})
 
@@ -35,6 +35,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(first_row, "perf_counter", made)
+    monkeypatch.setattr(user_object, "perf_counter", made)
     return made
 
 
