@@ -119,8 +119,9 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
         ArgumentError: When the value is not such an iterable.
     """
     single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
-    # A loader or dataset, which may have no end, is neither.
-    if single or not isinstance(value, Collection | Iterator):
+    # A loader or dataset may have no end. A loader has a `__next__`, for its error.
+    endless = type(value).__module__.partition(".")[0] == "loadax"
+    if single or endless or not isinstance(value, Collection | Iterator):
         raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}")
     return list(value)
 
