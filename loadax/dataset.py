@@ -578,7 +578,7 @@ class Dataset:
             (16, 16)
         """
         from loadax.composition.dataset_lanes import DatasetLanes
-        from loadax.sources.stream.source import StreamSource
+        from loadax.sources.stream.source import Origin, StreamSource
 
         self._check_random_access("to_stream()", "leave it out, since this is a stream already")
         lanes = integer("lanes", lanes, 1)
@@ -586,7 +586,8 @@ class Dataset:
             remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
             raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}")
         below = self.reader.traits
-        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, repr(self.source), below)
+        origin = Origin(repr(self.source), "to_stream(lanes=…)")
+        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, origin, below)
         verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
         return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
 

@@ -302,21 +302,31 @@ def from_grain(
     return Dataset(dataset.source, keep(dataset.order, present, is_there, key, options, remedy))
 
 
-def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> Dataset:
-    """Opens a map-style Hugging Face dataset: reads its columns through Arrow, with its indices mapping.
+def from_huggingface(data: Any, columns: Sequence[str] | str | None = None, *, lanes: int | None = None) -> Dataset:
+    """Opens a Hugging Face dataset, map-style or streamed. Reads its columns through Arrow, with its indices mapping.
 
     Examples are dicts of the columns, whatever the dataset's format. Numbers and lists of a fixed length are arrays of
     their own dtypes. Lists of any length are arrays for `pack`, or for a map. Class labels are ints, and
     `dataset.source.classes` has their names. Texts and images are what Hugging Face returns for one row, for a map.
 
+    A `datasets.IterableDataset` is read as a stream, see `from_stream`: in several lanes, each of which reads some of
+    its shards one after another. Where a verb counts or mixes rows of the whole stream, such as `take`, `skip` and
+    `interleave_datasets`, it is one lane, so that its rows are those of `for row in data`. Where Hugging Face can't
+    tell where it is, as behind `shuffle(buffer_size=…)`, a resumed run reads and skips the epoch's rows before its
+    step.
+
     Args:
-        data: `datasets.Dataset`.
+        data: `datasets.Dataset`, or `datasets.IterableDataset`.
         columns: Names of the columns to read. None: all, or those of `with_format(columns=…)`.
+        lanes: Number of lanes of a stream, at most that of its shards. It is part of the order, so never change it
+            during a run. Best a divisor of the batch size, and a multiple of the number of processes. None: the
+            shards, or 8 to 16 of more than 16 of them, such that lanes have equally many.
 
     Raises:
-        ArgumentError: If a column does not exist, or the data are several splits, a stream, or have a transform of
-            their own. Says what to write.
-        SourceError: If columns of numbers have nulls. Names them, says how many, and what to write.
+        ArgumentError: If a column does not exist, or the data are several splits, have a transform of their own, or
+            batches as rows. Says what to write.
+        SourceError: If columns of numbers have nulls. Names them, says how many, and what to write; of a stream, when
+            such a row is read.
 
     Examples:
         >>> import datasets
@@ -326,10 +336,19 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> D
         {'label': np.int64(1), 'text': 'b'}
         >>> from_huggingface(data.select([1, 0]), columns=["label"])[0]
         {'label': np.int64(1)}
+        >>> from_huggingface(data.to_iterable_dataset(num_shards=2), lanes=2)
+        Dataset(a stream of 2 lanes from a Hugging Face IterableDataset)
     """
     from loadax.sources.libraries.unsupported import refuse_known
+    from loadax.sources.library import comes_from
+
+    if comes_from(data, "datasets", "IterableDataset"):
+        from loadax.sources.tables.huggingface.stream import open_huggingface_stream
+
+        return _stream(open_huggingface_stream(data, columns, lanes))
     from loadax.sources.tables.huggingface.open import open_huggingface
 
+    refuse_given("a stream, and the data is a map-style dataset", lanes=lanes)
     if not isinstance(data, str | os.PathLike):  # the opener knows how names of Hugging Face datasets are loaded
         refuse_known(data)
     return Dataset(open_huggingface(data, columns))

@@ -25,6 +25,7 @@ from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Integers, Tree
 from loadax.reader import Reader
+from loadax.sources.stream.source import streams_in
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 _MOST_REMOTE, _FIRST_REMOTE = 32, 4  # workers of `remote=`, whose number is unknown
@@ -272,10 +273,11 @@ def with_streams(
     )
     lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
     if not endless and remainder != "drop" and lanes > smallest:
+        call = next(stream.origin.call for _, stream in streams_in(dataset.source)).replace("…", str(smallest))
         raise ArgumentError(
             f"remainder={remainder!r}: a batch of {smallest} rows has none of some of the {lanes} lanes, so it "
             "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
-            f"of lanes, or lanes={smallest} to from_stream"
+            f"of lanes, or fewer lanes: {call}"
         )
     return replace(options, streams=StreamOptions(None if endless else num_epochs, remainder))
 

@@ -11,9 +11,11 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
 from loadax.plan.buckets import RunPlan
 from loadax.plan.mix import Mixed
+from loadax.plan.stream import StreamOrder
 from loadax.protocols import Order
 
 VERSION = 1
+_MOST_LANES = 1 << 14  # that are tried to tell how many a saved run had
 LEASE = "lease"  # field of what a lease adds
 _KEY_SEED = "key_seed"  # field of runs with random keys, of this loadax or later
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
@@ -51,6 +53,14 @@ class OrderHash:
         _, _, maps, leaves = self._described
         shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
         return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
+
+    def lanes_of(self, saved: Any) -> int | None:
+        """The number of lanes of the stream whose parts a state has, if it had another one than this; else None."""
+        if not isinstance(self._order, StreamOrder) or not isinstance(saved, list) or not saved:
+            return None
+        verb, lanes, *rest = self._order.describe()[0]
+        others = (number for number in range(1, _MOST_LANES) if number != lanes)
+        return next((number for number in others if _short(hash_of([verb, number, *rest])) == saved[0]), None)
 
     def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int]]:
         past, depends = self._past(epoch, position), list[Any]()
@@ -166,7 +176,7 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
         raise StateError(
             f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
-            "build the dataset as it was then"
+            f"{_remedy(order.lanes_of(state.get('verbs')))}"
         )
     if (saved := state.get(_KEY_SEED, order.key_seed)) != order.key_seed:
         raise StateError(
@@ -196,6 +206,12 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
             "run, and otherwise only later ones"
         )
     return plan.skips.left(whole_step)
+
+
+def _remedy(lanes: int | None) -> str:
+    if lanes is None:
+        return "build the dataset as it was then"
+    return f"it had {lanes} lane{'s' * (lanes != 1)}: pass lanes={lanes} to what opens the stream, as it was then"
 
 
 def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:

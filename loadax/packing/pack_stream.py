@@ -44,7 +44,7 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     rows = PackedRows(form, options, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
-    source = StreamSource(lanes, stream.lanes, rows.spec, stream.name, below)
+    source = StreamSource(lanes, stream.lanes, rows.spec, stream.origin, below)
     described = ["pack", NEXT_ROW_VERSION, *options.described, *filling, *options.newer]
     return source, LaneVerb(f"pack({options.seq_len}, {_text(options, filling)})", described)
 

@@ -1,5 +1,6 @@
 """OpenLanes: reads the rows of a piece from the lanes of one stream."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, final
@@ -94,6 +95,11 @@ class OpenLanes:
             if not 0 <= number < source.lanes:
                 what = f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}"
                 raise StateError(f"{what}; pass a state of get_state()")
+        inexact = source.origin.inexact
+        if inexact:
+            saved = {number: list(map(_epoch_begin, states)) for number, states in saved.items()}
+            what = "a resumed run reads and skips the rows of its epoch before the step"
+            log.log(logging.WARNING if saved else logging.INFO, "loadax: %s: %s", inexact, what)
         self._first_row, self._epochs, self._saved = first_row, epochs, saved
         self._lanes: dict[int, Lane] = {}
         self._layouts: dict[tuple[int, int], _Layout] = {}
@@ -274,3 +280,8 @@ class OpenLanes:
             what = f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}"
             raise StateError(f"{what}; pass a state of get_state()")
         return max(known, key=lambda state: state.row, default=BEGIN)
+
+
+def _epoch_begin(state: LaneState) -> LaneState:
+    """The state at the beginning of the epoch of a state."""
+    return LaneState(state.first, state.epoch, state.first)

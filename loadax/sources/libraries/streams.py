@@ -1,14 +1,14 @@
 """Opens what other libraries can only iterate over as streams: Hugging Face, Grain, torch, and generator functions."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any
 
 from loadax.core.arguments import function, integer, takes
 from loadax.core.formatting import name_of
 from loadax.sources.library import comes_from
 from loadax.sources.stream.lane import OpenLane
-from loadax.sources.stream.source import StreamSource
+from loadax.sources.stream.source import Origin, StreamSource
 
 _LANES = 128
 
@@ -30,20 +30,22 @@ def open_stream(open_lane: Any, lanes: int, spec: Any) -> StreamSource:
     def open_epoch(lane: int, count: int, epoch: int) -> Any:
         return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)
 
-    return StreamSource(open_epoch, lanes, spec, name_of(opened))
+    return StreamSource(open_epoch, lanes, spec, Origin(name_of(opened), "loadax.from_stream(open_lane, lanes=…)"))
 
 
 def recognise_stream(data: Any) -> StreamSource | None:
     """The stream of a dataset of another library, or of a generator function. None for anything else."""
     if comes_from(data, "datasets", "IterableDataset"):
-        return StreamSource(_huggingface(data), data.num_shards, None, "a Hugging Face IterableDataset")
+        from loadax.sources.tables.huggingface.stream import open_huggingface_stream
+
+        return open_huggingface_stream(data)
     if comes_from(data, "grain", "IterDataset"):
-        return StreamSource(_again(data), 1, None, "a Grain IterDataset")
+        return StreamSource(_again(data), 1, None, Origin("a Grain IterDataset"))
     if any(kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__):
-        return StreamSource(_again(data), 1, None, f"a torch {type(data).__name__}")
+        return StreamSource(_again(data), 1, None, Origin(f"a torch {type(data).__name__}"))
     if inspect.isgeneratorfunction(data):
         if takes(data, 0) and not takes(data, 2):
-            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, name_of(data))  # noqa: ARG005
+            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, Origin(name_of(data)))  # noqa: ARG005
         return open_stream(data, _LANES, None)
     return None
 
@@ -57,37 +59,3 @@ def _parameters(opened: Callable[..., Any]) -> list[str]:
 
 def _again(data: Any) -> OpenLane:
     return lambda lane, lanes, epoch: iter(data)  # noqa: ARG005
-
-
-def _huggingface(data: Any) -> OpenLane:
-    def open_lane(lane: int, lanes: int, epoch: int) -> "_HuggingFaceLane":
-        shard = data.shard(lanes, lane)
-        shard.set_epoch(epoch)
-        return _HuggingFaceLane(shard)
-
-    return open_lane
-
-
-@final
-class _HuggingFaceLane(Iterator[Any]):
-    """Rows of one shard, with its state. The dataset has the state, not its iterator.
-
-    Args:
-        shard: `IterableDataset` of one shard.
-    """
-
-    def __init__(self, shard: Any):
-        # Lists of numbers become arrays.
-        self._rows = shard.with_format("numpy")
-        self._iterator: Iterator[Any] | None = None
-
-    def __next__(self) -> Any:
-        if self._iterator is None:
-            self._iterator = iter(self._rows)
-        return next(self._iterator)
-
-    def state_dict(self) -> Any:
-        return self._rows.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self._rows.load_state_dict(state)

@@ -52,10 +52,13 @@ class Lane:
         lanes: Number of lanes.
         epochs: Number of times that the lane is opened. None: endless.
         start: Where to begin.
+        call: The call that takes the number of lanes, for messages; see `Origin`.
     """
 
-    def __init__(self, open_lane: OpenLane, number: int, lanes: int, epochs: int | None, start: LaneState):
-        self._open_lane = open_lane
+    def __init__(
+        self, open_lane: OpenLane, number: int, lanes: int, epochs: int | None, start: LaneState, call: str = ""
+    ):
+        self._open_lane, self._call = open_lane, call
         self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs = lanes, epochs
         # Next row, counted over all epochs.
@@ -178,7 +181,7 @@ class Lane:
 
     def _end_epoch(self) -> None:
         if self.row == self._first:
-            raise no_rows(self._name, self._lanes, self._epoch)
+            raise no_rows(self._name, self._lanes, self._call, self._epoch)
         self._iterator = self._methods = None
         self._epoch, self._first = self._epoch + 1, self.row
         self.ended = self._epoch == self._epochs
@@ -218,11 +221,12 @@ def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Itera
         raise
 
 
-def no_rows(lane: str, lanes: int, epoch: int = 0) -> SourceError:
-    """The error for a lane without rows."""
-    what = f"{lane} of {lanes} has no rows" + f" in epoch {epoch}" * bool(epoch)
-    remedy = "pass fewer lanes, each of which has rows: loadax.from_stream(open_lane, lanes=…) or to_stream(lanes=…)"
-    return SourceError(f"{what}; {remedy}")
+def no_rows(lane: str, lanes: int, call: str, epoch: int = 0) -> SourceError:
+    """The error for a lane without rows; `call` takes the number of lanes."""
+    within = f" in epoch {epoch}" if epoch else ""
+    if lanes == 1 or not call:
+        return SourceError(f"the stream has no rows{within}; check what it is made of, as its filters")
+    return SourceError(f"{lane} of {lanes} has no rows{within}; pass fewer lanes, each of which has rows: {call}")
 
 
 def _differ(leaf: Any, copy: Any) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -22,6 +22,21 @@ _STACKED_BYTES = 1 << 20
 _NOTHING = Traits()
 
 
+class Origin(NamedTuple):
+    """Where the lanes of a stream come from, for messages.
+
+    Args:
+        name: Name of what opens them.
+        call: The call that takes their number; empty: there is one lane, always.
+        inexact: Why the states of their iterators don't say where they are, so that rows are skipped instead; empty:
+            they do.
+    """
+
+    name: str
+    call: str = ""
+    inexact: str = ""
+
+
 @final
 class StreamSource(BaseSource):
     """A stream that no run has opened yet. Only its first row can be read, to infer the spec.
@@ -32,14 +47,14 @@ class StreamSource(BaseSource):
         open_lane: Opens a lane.
         lanes: Number of lanes.
         spec: Spec of a row. None: inferred.
-        name: Name of what opens the lanes, for messages.
+        origin: Where the lanes come from.
         below: Traits of the data that the lanes read.
     """
 
-    def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, name: str, below: Traits = _NOTHING):
+    def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, origin: Origin, below: Traits = _NOTHING):
         self.open_lane, self.lanes = open_lane, lanes
         self._spec = normalise_spec(spec)
-        self.name = name
+        self.origin = origin
         self.traits = Traits(
             reads_examples=True,
             owns_memory=True,
@@ -58,7 +73,7 @@ class StreamSource(BaseSource):
         return _ROWS
 
     def __repr__(self) -> str:
-        return f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from {self.name}"
+        return f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from {self.origin.name}"
 
     @property
     def spec(self) -> Tree | None:
@@ -80,7 +95,7 @@ class StreamSource(BaseSource):
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
         open_lane = self.open_lane if start.state is not None else self.open_again
-        return Lane(open_lane, number, self.lanes, epochs, start)
+        return Lane(open_lane, number, self.lanes, epochs, start, self.origin.call)
 
     def open_again(self, number: int, lanes: int, epoch: int) -> Any:
         """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
@@ -113,7 +128,7 @@ class StreamSource(BaseSource):
         """The first row of lane 0."""
         for row in self.leading_rows():
             return row
-        raise no_rows("lane 0", self.lanes)
+        raise no_rows("lane 0", self.lanes, self.origin.call)
 
 
 @final
