@@ -6,8 +6,9 @@ from typing import Any
 
 from loadax.core.arguments import function, integer, takes
 from loadax.core.formatting import name_of
+from loadax.sources.libraries.batches import batching_verb
 from loadax.sources.library import comes_from
-from loadax.sources.stream.lane import OpenLane
+from loadax.sources.stream.lane import rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource
 
 _LANES = 128
@@ -34,15 +35,19 @@ def open_stream(open_lane: Any, lanes: int, spec: Any) -> StreamSource:
 
 
 def recognise_stream(data: Any) -> StreamSource | None:
-    """The stream of a dataset of another library, or of a generator function. None for anything else."""
+    """The stream of a dataset of another library, or of a generator function. None for anything else.
+
+    Raises:
+        ArgumentError: If its rows are batches, as far as the library tells.
+    """
     if comes_from(data, "datasets", "IterableDataset"):
         from loadax.sources.tables.huggingface.stream import open_huggingface_stream
 
         return open_huggingface_stream(data)
     if comes_from(data, "grain", "IterDataset"):
-        return StreamSource(_again(data), 1, None, Origin("a Grain IterDataset"))
+        return _one_lane(data, "a Grain IterDataset")
     if any(kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__):
-        return StreamSource(_again(data), 1, None, Origin(f"a torch {type(data).__name__}"))
+        return _one_lane(data, f"a torch {type(data).__name__}")
     if inspect.isgeneratorfunction(data):
         if takes(data, 0) and not takes(data, 2):
             return StreamSource(lambda lane, lanes, epoch: data(), 1, None, Origin(name_of(data)))  # noqa: ARG005
@@ -57,5 +62,9 @@ def _parameters(opened: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _again(data: Any) -> OpenLane:
-    return lambda lane, lanes, epoch: iter(data)  # noqa: ARG005
+def _one_lane(data: Any, name: str) -> StreamSource:
+    """The stream of an object that gives its rows again each time that it is iterated over."""
+    verb = batching_verb(data)
+    if verb:
+        raise rows_are_batches(verb)
+    return StreamSource(lambda lane, lanes, epoch: iter(data), 1, None, Origin(name))  # noqa: ARG005

@@ -11,7 +11,7 @@ import numpy as np
 from loadax.core.arguments import shown
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
-from loadax.errors import LeafError, SourceError, StateError
+from loadax.errors import ArgumentError, LeafError, SourceError, StateError
 from loadax.protocols import Tree
 
 # Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
@@ -227,6 +227,14 @@ def no_rows(lane: str, lanes: int, call: str, epoch: int = 0) -> SourceError:
     if lanes == 1 or not call:
         return SourceError(f"the stream has no rows{within}; check what it is made of, as its filters")
     return SourceError(f"{lane} of {lanes} has no rows{within}; pass fewer lanes, each of which has rows: {call}")
+
+
+def rows_are_batches(verb: str) -> ArgumentError:
+    """The error for a stream whose rows are the batches of a verb."""
+    return ArgumentError(
+        f"the rows of the stream are batches, of its {verb}; pass the stream before it, and batch_size= to the "
+        "Dataloader"
+    )
 
 
 def _differ(leaf: Any, copy: Any) -> bool:

@@ -38,7 +38,7 @@ def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> T
         SourceError: when columns of numbers have nulls; names them, says how many, and what to write.
     """
     _check_kind(data)
-    names = list(data.format["columns"]) if columns is None else column_names(columns, data.column_names)
+    names = _formatted(data) if columns is None else column_names(columns, data.column_names)
     if nulls := {name: count for name in names if (count := _nulls(data, name))}:
         found = " and ".join(f"column {name!r} has {count_text(count, 'null')}" for name, count in nulls.items())
         others = [name for name in names if name not in nulls]
@@ -48,6 +48,11 @@ def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> T
             f"data.filter{leave_out}"
         )
     return open_columns(data, names)
+
+
+def _formatted(data: Any) -> list[str]:
+    """Names of the columns that the format of a dataset lets through."""
+    return list(data.column_names if data.format["output_all_columns"] else data.format["columns"])
 
 
 def _check_kind(data: Any) -> None:

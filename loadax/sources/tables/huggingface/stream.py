@@ -7,7 +7,7 @@ from loadax.core.arguments import integer
 from loadax.core.log import log
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
-from loadax.sources.stream.lane import OpenLane
+from loadax.sources.stream.lane import OpenLane, rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource
 from loadax.sources.tables.arrow.call import column_names
 from loadax.sources.tables.huggingface.stream_rows import RowReader
@@ -31,10 +31,7 @@ def open_huggingface_stream(
             to write.
     """
     if has_batches(data):
-        raise ArgumentError(
-            "the rows of the stream are batches, of its .batch(…); pass the stream before it, and batch_size= to the "
-            "Dataloader"
-        )
+        raise rows_are_batches(".batch(…)")
     shards, whole = data.num_shards, verb_of_whole(data)
     if lanes is None:
         lanes = 1 if whole else lanes_of(shards)
