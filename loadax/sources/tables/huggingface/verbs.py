@@ -35,7 +35,7 @@ _OF_WHOLE = {
     "HorizontallyConcatenatedMultiSourcesExamplesIterable": "concatenate_datasets(axis=1)",
 }
 _NAMES = _OF_SHARDS | _OF_WHOLE
-# What goes on exactly where its state was taken; `tests/sources/tables/huggingface/test_states.py` tries all.
+# What goes on exactly where its state was taken; `tests/sources/tables/test_huggingface_states.py` tries them.
 _EXACT = _NAMES.keys() - {"BufferShuffledExamplesIterable"}
 _BATCHES = ("_batch_fn", "_batch_arrow_table")  # the functions that batch() maps
 _MAPS = ("MappedExamplesIterable", "FilteredExamplesIterable")
