@@ -442,7 +442,6 @@ def test_splits_streams_and_other_things_are_refused_with_a_line_that_works(
     streams = datasets.IterableDatasetDict(train=data.to_iterable_dataset())
     given: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (splits, "of 'train', 'test', each a dataset of its own; hand over one of them", len),
-        (data.to_iterable_dataset(), r"IterableDataset, .* without streaming=True, or hold all of its rows", len),
         (streams, "hand over one of them", lambda followed: followed.is_stream and ROWS),
         (tmp_path / "saved", r"is a path or a name; open it: loadax", len),
         (str(tmp_path / "files"), r"is a path or a name; open it: loadax", len),

@@ -19,6 +19,7 @@ from datasets import Array2D, ClassLabel, Features, Image, LargeList, List, Tran
 import loadax
 from loadax import Dataloader, as_dataset, from_huggingface
 from loadax.errors import ArgumentError, SourceError, StateError
+from loadax.sources.stream.source import StreamSource
 from loadax.sources.tables.huggingface.stream import lanes_of
 
 
@@ -30,6 +31,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def stream(shards: int = 4, rows: int = 400, first: int = 0) -> Any:
     column = list(range(first, first + rows))
     return datasets.Dataset.from_dict({"x": column}).to_iterable_dataset(shards)
+
+
+def source_of(data: loadax.Dataset) -> StreamSource:
+    assert isinstance(data.source, StreamSource)
+    return data.source
 
 
 def batches_of(data: Any, batch_size: int = 8, start: Any = 0, **options: Any) -> list[Any]:
@@ -85,7 +91,7 @@ def test_what_counts_rows_is_one_lane_of_the_rows_in_order(name: str) -> None:
 @pytest.mark.parametrize("name", OF_SHARDS)
 def test_other_streams_are_lanes_of_the_same_rows(name: str) -> None:
     data = from_huggingface(OF_SHARDS[name]())
-    assert data.source.lanes > 1
+    assert source_of(data).lanes > 1
     assert sorted(rows_of(data, 16)) == sorted(row["x"] for row in OF_SHARDS[name]())
 
 
@@ -122,11 +128,11 @@ def test_few_shards_are_open_at_a_time() -> None:
 
 
 def test_lanes_are_chosen_and_wrong_numbers_refused() -> None:
-    assert from_huggingface(stream(32), lanes=2).source.lanes == 2
+    assert source_of(from_huggingface(stream(32), lanes=2)).lanes == 2
     assert rows_of(from_huggingface(stream(32), lanes=1)) == list(range(400))
     with pytest.raises(ArgumentError, match=r"lanes=9: the stream has 4 shards, .*; pass 4 or fewer"):
         from_huggingface(stream(), lanes=9)
-    assert from_huggingface(stream(), lanes=4).source.lanes == 4
+    assert source_of(from_huggingface(stream(), lanes=4)).lanes == 4
     with pytest.raises(ArgumentError, match="lanes=0"):
         from_huggingface(stream(), lanes=0)
     with pytest.raises(ArgumentError, match="lanes=2 is for a stream, and the data is a map-style dataset; leave"):
@@ -279,14 +285,14 @@ def table() -> Any:
 @pytest.mark.parametrize("name", TYPED)
 def test_rows_are_those_of_the_map_style_dataset(name: str) -> None:
     expected = plain(from_huggingface(table())[2])
-    row = next(iter(as_dataset(TYPED[name]()).source.open_lane(0, 1, 0)))
+    row = next(iter(source_of(as_dataset(TYPED[name]())).open_lane(0, 1, 0)))
     assert plain(row) == expected
 
 
 def test_rows_of_a_map_without_features_are_what_it_returned() -> None:
     made = {"int": 1, "half": np.float16(0.5), "array": np.zeros(2, np.int8), "list": [0.5], "tree": {"yes": True}}
     data = stream().map(lambda row: made, remove_columns=["x"])
-    row = next(iter(as_dataset(data).source.open_lane(0, 1, 0)))
+    row = next(iter(source_of(as_dataset(data)).open_lane(0, 1, 0)))
     assert plain(row) == plain(
         {
             "int": np.int64(1),
@@ -300,8 +306,8 @@ def test_rows_of_a_map_without_features_are_what_it_returned() -> None:
 
 def test_columns_of_streams() -> None:
     data = table().to_iterable_dataset()
-    assert list(from_huggingface(data, columns=["small", "tree"]).source.row_spec) == ["small", "tree"]
-    assert list(from_huggingface(data, columns="small").source.row_spec) == ["small"]
+    assert list(source_of(from_huggingface(data, columns=["small", "tree"])).row_spec) == ["small", "tree"]
+    assert list(source_of(from_huggingface(data, columns="small")).row_spec) == ["small"]
     with pytest.raises(ArgumentError, match="there is no column 'y'; there are"):
         from_huggingface(stream(), columns=["y"])
 
