@@ -1143,8 +1143,9 @@ class Dataset:
 
         Args:
             lengths: Length of each padded leaf by name, such as `{"tokens": 512}`; the leaf "tokens_length" (int32) is
-                added. Or an int for examples that are bare arrays, which become dicts of "data" and "length". Padding
-                is in the first dimension.
+                added. A leaf of a subtree is named by its keys joined by dots, as in `keep`: `{"meta.ids": 8}` adds
+                "meta.ids_length". Or an int for examples that are bare arrays, which become dicts of "data" and
+                "length". Padding is in the first dimension.
             value: Value of the padding. Or a dict of values by name, 0 for the others.
             truncate: Whether to truncate longer leaves, whose lengths then are those of the rest. Otherwise they are an
                 error.

@@ -1,8 +1,9 @@
 """`pad`: ragged leaves become leaves of one length, with their lengths beside."""
 
 import pickle
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import loadax
 from loadax import Dataloader, Dataset
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from tests.sources.token_corpora import write_pair
 
@@ -112,7 +114,7 @@ def test_left_padding_of_leaves_of_dicts() -> None:
         with pytest.raises(ArgumentError, match=match):
             dicts().pad({"tokens": 4}, **arguments)
     taken = dicts().map(lambda row: {**row, "tokens_length": 0})
-    with pytest.raises(LeafError, match="must not exist yet; pass add_lengths=False to add none"):
+    with pytest.raises(LeafError, match=r"leaf 'tokens_length' already.*pass add_lengths=False to add none"):
         taken.pad({"tokens": 8})[0]
     assert taken.pad({"tokens": 8}, add_lengths=False).keep("tokens_length").read([0])["tokens_length"].tolist() == [0]
 
@@ -175,8 +177,8 @@ def test_arguments_that_cant_be_used(call: Any, match: str) -> None:
     ("rows", "lengths", "match"),
     [
         ([{"x": [1, 2]}, {"x": [1] * 9}], {"x": 8}, r"row 1: leaf 'x' has 9 entries, more than 8, its padded length"),
-        ([{"x": [1]}], {"y": 8}, r"row 0 has the leaves \['x'\]; pad\(\) needs a leaf 'y', and adds 'y_length'"),
-        ([{"x": [1], "x_length": 1}], {"x": 8}, r"adds 'x_length' with its length, which must not exist yet"),
+        ([{"x": [1]}], {"y": 8}, r"row 0: pad\(\): there is no leaf 'y'; the names of leaves are \['x'\]"),
+        ([{"x": [1], "x_length": 1}], {"x": 8}, r"row 0 has a leaf 'x_length' already, where pad\(\) adds"),
         (
             [{"x": [1]}, {"z": [1]}],
             {"x": 8},
@@ -266,3 +268,60 @@ def test_rows_that_are_stacked_after_pad_must_be_alike() -> None:
         LeafError, match=r"row 1: leaf \['b'\] is int64\[1\], expected int64\[0\]; rows are ragged: pad"
     ):
         two_leaves().pad({"a": 3}).read([0, 1])
+
+
+class Pair(NamedTuple):
+    words: Any
+    tag: Any
+
+
+def nested_rows() -> list[Any]:
+    return [
+        {"meta": OrderedDict(t=row, id=at), "pair": Pair(row[:3], np.int32(at)), "only": {"t": row[:2]}}
+        for at, row in enumerate(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["rows", "mapped", "mapped again"])
+def test_leaves_of_subtrees_are_padded_in_their_places(kind: str) -> None:
+    data = loadax.from_source(nested_rows())
+    if kind != "rows":
+        data = loadax.from_source(list(range(COUNT))).map(lambda row: nested_rows()[row])
+    data = data.pad({"meta.t": 8, "only.t": 2}, value={"meta.t": -1}).pad({"pair.words": 3}, add_lengths=False)
+    if kind == "mapped again":
+        data = data.map(lambda row: row)
+    batch = data.read(range(COUNT))
+    assert flatten(batch)[1] == flatten(data[0])[1]
+    np.testing.assert_array_equal(batch["meta"]["t"], expected(8, -1))
+    assert batch["meta"]["t_length"].tolist() == LENGTHS
+    assert batch["only"]["t_length"].tolist() == [min(length, 2) for length in LENGTHS]
+    assert batch["meta"]["id"].tolist() == batch["pair"].tag.tolist() == list(range(COUNT))
+    assert type(batch["pair"]) is Pair
+    for at, row in enumerate(ROWS):
+        assert batch["pair"].words[at, : len(row[:3])].tolist() == row[:3].tolist()
+        assert not batch["pair"].words[at, len(row[:3]) :].any()
+        assert batch["only"]["t"][at, : len(row[:2])].tolist() == row[:2].tolist()
+    assert data.spec["meta"].keys() == {"t", "t_length", "id"}
+
+
+def test_a_key_with_a_dot_comes_before_a_leaf_of_a_subtree() -> None:
+    rows = [{"meta.t": row, "meta": {"t": at}} for at, row in enumerate(ROWS)]
+    batch = loadax.from_source(rows).pad({"meta.t": 8}).read(range(COUNT))
+    np.testing.assert_array_equal(batch["meta.t"], expected(8))
+    assert batch["meta.t_length"].tolist() == LENGTHS
+    assert batch["meta"]["t"].tolist() == list(range(COUNT))
+
+
+def test_advice_on_names_of_subtrees_works() -> None:
+    data = loadax.from_source(nested_rows())
+    with pytest.raises(LeafError, match=r"row 0: pad.*no leaf 'meta.tt'; did you mean 'meta.t'"):
+        _ = data.pad({"meta.tt": 8}, add_lengths=False).spec
+    assert data.pad({"meta.t": 8}, add_lengths=False).keep("meta").spec["meta"].keys() == {"t", "id"}
+    with pytest.raises(LeafError, match=r"'pair.words' can't be added to a Pair; .*pass add_lengths=False to add none"):
+        _ = data.pad({"pair.words": 3}).spec
+    taken = loadax.from_source([{"meta": {"t": row, "t_length": 0}} for row in ROWS])
+    with pytest.raises(LeafError, match=r"row 0 has a leaf 'meta.t_length' already.*; rename it, or pass add_lengths"):
+        _ = taken.pad({"meta.t": 8}).spec
+    batch = taken.rename({"meta.t_length": "old"}).pad({"meta.t": 8}).read([3])
+    assert batch["meta"]["t_length"].tolist() == LENGTHS[3:4]
+    assert taken.pad({"meta.t": 8}, add_lengths=False).read([3])["meta"]["t"].shape == (1, 8)

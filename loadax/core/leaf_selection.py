@@ -3,18 +3,16 @@
 A name is a leaf's keys joined by dots, or that of a subtree, which stands for all of its leaves.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, final
 
 from loadax.core.arguments import entries, shown
+from loadax.core.leaf_names import Path, unknown_leaf
 from loadax.core.tree import flatten, members
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Tree
-
-Path = tuple[Any, ...]
 
 
 @final
@@ -139,6 +137,4 @@ def _missing(selected: LeafSelection, named: set[str], known: list[str]) -> Argu
     if known == [""]:
         remedy = "name it in a map before: .map(lambda x: {'x': x})"
         return ArgumentError(f"{selected}: an example is a single leaf without a name; {remedy}")
-    close = difflib.get_close_matches(absent[0], known, 1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return ArgumentError(f"{selected}: there is no leaf {absent[0]!r}; {guess}the names of leaves are {known}")
+    return ArgumentError(f"{selected}: {unknown_leaf(absent[0], known)}")

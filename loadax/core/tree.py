@@ -149,9 +149,10 @@ class Structure:
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:
             return next(leaves)
-        return self._container([child._build(leaves) for child in self.children])
+        return self.container([child._build(leaves) for child in self.children])
 
-    def _container(self, values: list[Any]) -> Any:
+    def container(self, values: list[Any]) -> Any:
+        """Builds the outermost container from the values of its keys."""
         if self.kind is type(None):
             return None
         items = zip(self.keys, values, strict=True)
@@ -220,6 +221,15 @@ def members(tree: Any) -> Iterable[tuple[Any, Any]] | None:
         return tree.items()
     parts = _children(tree)
     return None if parts is None else zip(map(str, parts.keys), parts.values, strict=True)
+
+
+def with_members(tree: Any, values: dict[Any, Any]) -> Any:
+    """A container like `tree` with other values of its `members`; only a mapping may have other keys."""
+    if isinstance(tree, Mapping):
+        return with_values(tree, values)
+    parts = _children(tree)
+    assert parts is not None
+    return Structure(parts.kind, parts.keys, (), parts.static).container([*values.values()])
 
 
 def _children_of_class(tree: Any) -> _Parts | None:

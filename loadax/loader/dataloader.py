@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 from loadax.core.arguments import MOST_POSITIONS, integer, shown
 from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
+from loadax.core.leaf_names import path_of, value_at
 from loadax.core.replacements import missing_attribute, replacements
 from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
@@ -113,9 +114,10 @@ class Dataloader:
             `loadax.sharding.plan_mesh` works for everything but placing.
         partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, or a
             `DataPartitionType`. None: rows over the axis of a one-axis mesh.
-        host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype. `it.host` and
-            `loader.host(step)` have them for the rows that this process reads. Examples must be dicts. If all leaves
-            are named, batches consist of the leaf "mask".
+        host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype; those of a subtree by keys
+            joined by dots, `"meta.id"`, as in `Dataset.keep`. `it.host` and `loader.host(step)` have them by these
+            names, for the rows that this process reads. Examples must be dicts. If all leaves are named, batches
+            consist of the leaf "mask".
         num_epochs: Number of epochs. None: infinite. Epochs never share a batch, and each has its own shuffle.
         remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
             a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
@@ -430,7 +432,8 @@ class Dataloader:
         kept = self._pipeline.form(step).host_leaves
         names = host_leaves_of(kept.structure.build(kept.leaves))
         batch = self.host_batch(step)  # all leaves, since any may be why a row is masked
-        return HostRows(step, self._positions(step), {name: batch[name] for name in names})
+        leaves = {name: value_at(batch, path_of(batch, name) or ()) for name in names}
+        return HostRows(step, self._positions(step), leaves)
 
     def explain(self, steps: int = 8, at: int = 0) -> Explanation:
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.

@@ -17,8 +17,8 @@ class HostRows(Mapping[str, Tree]):
         step: Step of the batch.
         positions: int64[n]: positions of these rows in the global batch, ascending. With `microbatches=k`, position p
             is entry `(p % k, p // k)` of the placed leaves.
-        leaves: Leaves by name: NumPy arrays, rows first. Padding is zeros, empty strings or bytes,
-            or None in place of other objects.
+        leaves: Leaves by the names of `host_leaves=`: NumPy arrays, rows first. Padding is zeros,
+            empty strings or bytes, or None in place of other objects.
 
     Examples:
         >>> import numpy as np

@@ -10,6 +10,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.formatting import count_text
+from loadax.core.leaf_names import Path, path_of, unknown_leaf
+from loadax.core.spec import flatten_spec
 from loadax.core.tasks import Engine, checked_engine
 from loadax.core.tree import flatten
 from loadax.core.user_object import user_objects
@@ -171,18 +173,30 @@ def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> 
 
 
 def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
-    """Validates `host_leaves` for examples of this spec."""
+    """Validates `host_leaves` for examples of this spec.
+
+    Raises:
+        ArgumentError: If an example has no such leaf or subtree, or one is a part of another.
+    """
     given = f"host_leaves={shown(host_leaves)}"
     if not isinstance(host_leaves, str | Sequence):
         raise ArgumentError(f"{given}: pass a name, or a list of names")
-    names = (host_leaves,) if isinstance(host_leaves, str) else tuple(host_leaves)
+    names = (host_leaves,) if isinstance(host_leaves, str) else tuple(dict.fromkeys(host_leaves))
+    places: dict[Path, str] = {}
     for name in names:
         if not isinstance(example, dict):
             raise ArgumentError(
                 f"{given}: host leaves have names, and an example is {shown(example)}; make examples dicts in a map"
             )
-        if name not in example:
-            raise ArgumentError(f"{given}: an example has no leaf {name!r}; choose from {sorted(example)}")
+        if not isinstance(name, str):
+            raise ArgumentError(f"{given}: pass a name, or a list of names")
+        place = path_of(example, name)
+        if place is None:
+            raise ArgumentError(f"{given}: {unknown_leaf(name, flatten_spec(example)[1].names)}")
+        places[place] = name
+    for place, name in places.items():
+        for around in (places[place[:depth]] for depth in range(1, len(place)) if place[:depth] in places):
+            raise ArgumentError(f"{given}: {name!r} is a part of {around!r}; leave out one of the two")
     both = sorted(set(names) & set(options.partition)) if isinstance(options.partition, dict) else []
     if both:
         raise ArgumentError(

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, MaskErrors, from_arrays, from_source
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
 from loadax.sharding import data_parallel, plan_mesh
 from tests.meshes import ZOO, MeshCase
@@ -271,9 +272,9 @@ WRONG: list[tuple[Dataset, dict[str, Any], str]] = [
     (
         COLUMNS,
         {"host_leaves": "nmae"},
-        r"^host_leaves='nmae': an example has no leaf 'nmae'; choose from \['id', 'name', ",
+        r"^host_leaves='nmae': there is no leaf 'nmae'; did you mean 'name'\? the names",
     ),
-    (COLUMNS, {"host_leaves": ("name", 3)}, r"^host_leaves=\('name', 3\): an example has no leaf 3; choose"),
+    (COLUMNS, {"host_leaves": ("name", 3)}, r"^host_leaves=\('name', 3\): pass a name, or a list"),
     (COLUMNS, {"host_leaves": 3}, r"^host_leaves=3: pass a name, or a list of names$"),
     (
         TUPLES,
@@ -291,6 +292,50 @@ WRONG: list[tuple[Dataset, dict[str, Any], str]] = [
         r"^partition names \['name'\], which host_leaves=.* keeps on the host; leave",
     ),
 ]
+
+NESTED = from_arrays(
+    {
+        "x": np.arange(ROWS, dtype=np.float32),
+        "meta": {"name": np.array(NAMES, object), "day": np.arange(ROWS)},
+        "only": {"id": IDS},
+        "pair": (np.arange(ROWS), IDS),
+    }
+)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("columns", [True, False])
+def test_leaves_of_subtrees_stay_on_the_host_by_their_names(workers: dict[str, Any], columns: bool) -> None:
+    data = NESTED if columns else NESTED.map(lambda row: row)
+    names = ("meta.name", "only.id", "pair.1")
+    loader = Dataloader(data.shuffle(seed=1), 16, host_leaves=names, remainder="pad", **workers)
+    assert flatten(loader.spec)[1].names == ["mask", "meta.day", "pair.0", "x"]
+    with loader.iterate() as batches, loader.host_batches() as on_host:
+        for step, (batch, whole) in enumerate(zip(batches, on_host, strict=True)):
+            ids = loader.rows(step)
+            for rows in (batches.host, loader.host(step)):
+                assert [*rows] == [*names]
+                real = ids >= 0
+                assert rows["meta.name"].tolist() == ["" if row < 0 else NAMES[row] for row in ids.tolist()]
+                assert rows["only.id"][real].tolist() == rows["pair.1"][real].tolist() == IDS[ids[real]].tolist()
+            assert np.array_equal(batch["meta"]["day"], np.where(ids < 0, 0, ids))
+            assert np.array_equal(batch["pair"]["0"], batch["meta"]["day"])
+            assert np.array_equal(whole["pair"][1], batches.host["pair.1"])
+    whole_subtree = Dataloader(data, 16, host_leaves=("meta", "only", "pair")).host(0)
+    assert whole_subtree["meta"]["day"].tolist() == list(range(16))
+
+
+def test_advice_on_leaves_of_subtrees_works() -> None:
+    rows = from_source([{"x": row, "meta": {"name": NAMES[row], "day": row}} for row in range(ROWS)])
+    with pytest.raises(LeafTypeError, match=r"host_leaves='meta.name'\)$"):
+        Dataloader(rows, 8)
+    assert Dataloader(rows, 8, host_leaves="meta.name").spec["meta"].keys() == {"day"}
+    for names, message in (
+        (("meta.nam",), "there is no leaf 'meta.nam'; did you mean 'meta.name'"),
+        (("meta", "meta.name"), "'meta.name' is a part of 'meta'; leave out one of the two"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            Dataloader(rows, 8, host_leaves=names)
 
 
 @pytest.mark.parametrize(("data", "options", "message"), WRONG)

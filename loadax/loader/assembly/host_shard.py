@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
 from loadax.core.intervals import merge
+from loadax.core.leaf_names import path_of, value_at, without
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
@@ -54,11 +55,12 @@ def batch_specs(
     if not specs:
         raise ArgumentError(f"an example has no leaves: it is {example!r}; check what the maps return")
     tree = structure.build(range(len(specs)))  # the index of each leaf in its place
-    on_host = {name: tree[name] for name in host_leaves}
+    on_host = {name: value_at(tree, path_of(tree, name) or ()) for name in host_leaves}
     kept = flatten(on_host)[0]
     placed, added = tree, generated
     if host_leaves:
-        placed = {name: indices for name, indices in tree.items() if name not in host_leaves}
+        for name in host_leaves:
+            placed = without(placed, path_of(tree, name) or ())
         if not flatten(placed)[0]:
             added = [MASK, *(name for name in generated if name != MASK)]
     return (
@@ -100,8 +102,9 @@ def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missi
         first = next(iter(refused.values()))
         if type(tree) is not dict:
             raise first
-        keys = [key for key in tree if not refused.keys().isdisjoint(flatten(tree[key])[0])]
-        which, names = ("it", keys[0]) if len(keys) == 1 else ("all such leaves", tuple(keys))
+        found = zip(structure.names, indices, strict=True)
+        wrong = tuple(name for name, index in found if index in refused)
+        which, names = ("it", wrong[0]) if len(wrong) == 1 else ("all such leaves", wrong)
         raise LeafTypeError(f"{first}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from first
     return BatchSpec(structure, tuple(leaves))
 
