@@ -283,7 +283,8 @@ class Pad:
         function: Its arguments, a `Padding`, where other transforms have their function.
         left: Whether it pads and truncates at the start.
         add_lengths: Whether it adds the lengths.
-        equal: Whether the leaves of a row must be equally long; then the length of the first alone is added.
+        equal: Whether it is of `Buckets`, where the leaves of a row must be equally long, and the length of the first
+            alone is added.
     """
 
     function: Any
@@ -367,9 +368,23 @@ class Pad:
                     f"row {row} has the leaves {sorted(example)}, and the first row had {sorted(expected)}; "
                     "return the same leaves for every row"
                 )
-        rest = [{name: example[name] for name in others} for example in named] if others else []
-        batch = {**(stack(rest, others, rows) if others else {}), **self._padded(named, rows, spec)}
-        return self._finished(batch, places)
+        rest = self._stacked(named, others, rows) if others else {}
+        return self._finished({**rest, **self._padded(named, rows, spec)}, places)
+
+    def _stacked(self, named: list[dict[str, Any]], others: dict[str, Any], rows: list[int]) -> Tree:
+        """The leaves that are not padded, rows first."""
+        rest = [{name: example[name] for name in others} for example in named]
+        try:
+            return stack(rest, others, rows)
+        except LeafError as error:
+            leading = next(iter(self.function.lengths))
+            ragged = _as_long(rest, others, [example[leading] for example in named]) if self.equal else []
+            if not ragged:
+                raise
+            raise LeafError(
+                f"{str(error).partition(';')[0]}; a leaf as long as {leading!r} is padded with it if it is named: "
+                f"Buckets({(*self.function.lengths, *ragged)}, …)"
+            ) from error
 
     def _taken_apart(self, spec: Tree) -> tuple[Tree, dict[str, Path]]:
         """A spec of padded rows as `_named` gives an example, and the places of what is made in a subtree."""
@@ -419,10 +434,11 @@ class Pad:
         """
         for index in np.flatnonzero(lengths != first)[:1].tolist():
             leading, most = next(iter(self.function.lengths.items()))
+            others = tuple(other for other in self.function.lengths if other != name)
             raise LeafError(
                 f"row {rows[index]}: leaf {name!r} has {lengths[index]} entries, but {leading!r} has {first[index]}, "
-                "and they are padded together; make them equally long in a map, or pad the leaf before, to a length of "
-                f"its own: .pad({{{name!r}: {max(most, lengths.max())}}})"
+                "and Buckets pads them together; make them equally long in a map, or pad the leaf before, to one "
+                f"length: .pad({{{name!r}: {max(most, lengths.max())}}}) and Buckets({others}, …)"
             )
 
     def _named(self, example: Tree, row: int) -> tuple[dict[str, Any], dict[str, Path]]:
@@ -494,11 +510,25 @@ class Pad:
 
     def describe(self) -> list[Any]:
         options = ["side='left'"] * self.left + ["add_lengths=False"] * (not self.add_lengths)
-        options += ["equal=True"] * self.equal
+        if self.equal and len(self.function.lengths) > 1:  # states of one leaf stay as they are
+            options.append("equal=True")
         return ["pad", self.function.lengths, self.function.value, self.function.truncate, *options]
 
     def text(self) -> str:
         return ", ".join([repr(self.function)[:-1], *self.describe()[4:]]) + ")"
+
+
+def _as_long(examples: list[dict[str, Any]], spec: dict[str, Any], leading: list[Any]) -> list[str]:
+    """Names of the leaves that are ragged, and as long as the leading one in all of these examples."""
+    specs, structure = flatten(spec, is_leaf=lambda node: isinstance(node, ArraySpec))
+    found = []
+    for name, leaf_spec in zip(structure.names, specs, strict=True):
+        places = [path_of(example, name) for example in examples]
+        leaves = [np.shape(value_at(example, path or ())) for example, path in zip(examples, places, strict=True)]
+        as_long = all(shape[:1] == (len(leaf),) for shape, leaf in zip(leaves, leading, strict=True))
+        if as_long and any(shape != leaf_spec.shape for shape in leaves):
+            found.append(name)
+    return found
 
 
 def _entries(column: list[Any], rows: list[int], name: str, spec: ArraySpec) -> list[Any]:

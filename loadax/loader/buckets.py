@@ -1,6 +1,6 @@
 """`Buckets`: batches of rows of similar length."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -8,8 +8,11 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import choice, index_key, integer, shown
+from loadax.core.casting import fill_values
+from loadax.core.leaf_names import path_of, value_at
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError
+from loadax.loader.padded_leaves import padded_leaves
 from loadax.plan.buckets import Bucketed, BucketPlan, datasets_of, split
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import depth_first
@@ -20,6 +23,7 @@ from loadax.row_index.build import Question, answers, scan_options
 from loadax.row_index.integers import check_integers
 from loadax.row_index.scan import Run
 from loadax.sources.io.index_folder import digest_values
+from loadax.transforms import Pad, Padding
 
 _SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged
 
@@ -30,27 +34,32 @@ class Buckets:
     """Batch sizes by length: each step has rows of one bucket, padded to its length, in a batch of its own size.
 
     For `Dataloader(batch_size=…)`. A row is in the shortest bucket that holds it, and its length is in a leaf
-    "…_length" (int32), as `Dataset.pad` adds it. The steps of the buckets are spread evenly over each epoch, and the
-    rows of a bucket are in the order of the dataset, shuffled as it is. A mixture keeps its proportions in each bucket
-    and over all. `loader.specs` lists the shapes.
+    "…_length" (int32), as `Dataset.pad` adds it. Leaves of numbers that are as long as the named leaf, such as labels
+    and masks of tokens, are padded with it, each with a value of its own. The steps of the buckets are spread evenly
+    over each epoch, and the rows of a bucket are in the order of the dataset, shuffled as it is. A mixture keeps its
+    proportions in each bucket and over all. `loader.specs` lists the shapes.
 
     Lengths come from the offsets of the source, where it has them; else all rows are read once for them, and `index=`
     keeps the result. They are those before random maps and maps `with_epoch`, which must not make a row longer than its
     bucket.
 
     Args:
-        leaf: Name of the leaf to pad, whose first dimension is the length.
+        leaf: Name of the leaf whose first dimension is the length; of a subtree, keys joined by dots. The leaves that
+            are as long as it in the shortest and in the longest row are padded too, if these two lengths differ. Or a
+            tuple of names: the first leaf decides, and these leaves alone are padded.
         sizes: Rows of a batch, by length of the bucket, such as `{128: 512, 256: 256, 512: 128}`.
-        value: Value of the padding.
+        value: Value of the padding of the leaves that `leaf` names; that of others is 0. Or a dict of values by name,
+            `{"labels": -100}`, 0 for the others. A leaf that it names is padded, as those of `leaf`.
         long: What becomes of rows that are longer than all buckets: they are an "error", "drop" leaves them out, "cut"
-            truncates them.
+            truncates them, all of their padded leaves alike.
         index: Folder to keep the lengths in, if rows must be read for them.
         key: Identifier of the maps in it, for maps that can't be recognised by their code.
 
     Raises:
         ArgumentError: If a value can't be used; from `Dataloader`, if a row is longer than all buckets, the data is a
             stream, a `sample` or an endless mixture, or another argument does not go with buckets.
-        LeafError: From `Dataloader`, if a row has no such leaf.
+        LeafError: From `Dataloader`, if a row has no such leaf. On reading a row whose padded leaves are not equally
+            long. Names the row and the leaf.
 
     Examples:
         >>> import numpy as np
@@ -59,9 +68,13 @@ class Buckets:
         >>> loader = Dataloader(from_source(rows), batch_size=Buckets("tokens", {4: 16, 8: 8}))
         >>> [batch["tokens"].shape for batch in loader]
         [(8, 8), (16, 4), (8, 8), (8, 8), (16, 4), (8, 8)]
+        >>> rows = [{"tokens": np.ones(1 + row % 8), "labels": np.ones(1 + row % 8)} for row in range(64)]
+        >>> buckets = Buckets("tokens", {4: 16, 8: 8}, value={"labels": -100})
+        >>> Dataloader(from_source(rows), batch_size=buckets)[1]["labels"][0].tolist()
+        [1.0, -100.0, -100.0, -100.0]
     """
 
-    leaf: str
+    leaf: str | Sequence[str]
     sizes: Mapping[int, int]
     value: Any = 0
     long: str = "error"
@@ -69,14 +82,28 @@ class Buckets:
     key: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.leaf, str):
-            raise ArgumentError(f"leaf={shown(self.leaf)}: pass the name of the leaf whose length decides")
+        names = (self.leaf,) if isinstance(self.leaf, str) else self.leaf
+        if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"leaf={shown(self.leaf)}: pass the name of the leaf whose length decides, or a tuple")
+        object.__setattr__(self, "leaf", self.leaf if isinstance(self.leaf, str) else tuple(dict.fromkeys(names)))
+        object.__setattr__(self, "value", fill_values(self.value))
+        for name in self.value if isinstance(self.value, dict) else ():
+            if name not in self.names:
+                raise ArgumentError(f"value has the key {name!r}, which is not in leaf={self.leaf}; leave it out")
         if not isinstance(self.sizes, Mapping) or not 0 < len(self.sizes) < 256:
             raise ArgumentError(f"sizes={shown(self.sizes)}: pass batch sizes by length: {{128: 512, 256: 256}}")
         sizes = {integer("length", length, 1): integer("size", size, 1) for length, size in self.sizes.items()}
         object.__setattr__(self, "sizes", dict(sorted(sizes.items())))
         choice("long", self.long, ("error", "drop", "cut"))
         index_key(self.key, self.index, "the maps change")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the leaves that are named, first the one whose length decides."""
+        if not isinstance(self.leaf, str):
+            return tuple(self.leaf)
+        named = self.value if isinstance(self.value, dict) else ()
+        return tuple(dict.fromkeys([self.leaf, *named]))
 
 
 def _refuse(given: Any, dataset: Dataset) -> None:
@@ -109,7 +136,8 @@ def _lengths_in(leaf: str, run: Run) -> Integers:
     found = []
     for row, example in run.examples():
         try:
-            found.append(len(example[leaf]))
+            path = path_of(example, leaf)
+            found.append(len(example[leaf] if path is None else value_at(example, path)))
         except (TypeError, KeyError, IndexError) as error:
             raise LeafError(
                 f"Buckets: row {row} has no leaf {leaf!r} with a length; pass the name of an array"
@@ -117,13 +145,16 @@ def _lengths_in(leaf: str, run: Run) -> Integers:
     return np.array(found, np.int64)
 
 
-def bucketed(given: Any, dataset: Dataset, epochs: int | None) -> tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]:
+def bucketed(
+    given: Any, dataset: Dataset, epochs: int | None, quarantine: Integers
+) -> tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]:
     """The plan of a run with buckets, and the padded dataset of each bucket by its first step.
 
     Args:
         given: Arguments of the `Dataloader`, as attributes.
         dataset: Its dataset.
         epochs: Number of epochs; None: endless.
+        quarantine: Rows that are never read, ascending.
 
     Raises:
         ArgumentError: As `Buckets`.
@@ -139,6 +170,11 @@ def bucketed(given: Any, dataset: Dataset, epochs: int | None) -> tuple[BucketPl
         raise ArgumentError(
             f"Buckets: row {rows[long[0]]} has length {lengths[long[0]]}, above {bounds[-1]}, and so have "
             f"{len(long) - 1:,} more; add a bucket, or pass long='cut' or 'drop'"
+        )
+    if buckets.long == "drop" and len(long) == len(rows) > 0:
+        raise ArgumentError(
+            f"Buckets: all {len(rows):,} rows are longer than {bounds[-1]}, the longest bucket, so long='drop' leaves "
+            f"none; add a bucket of length {lengths.max()}, or pass long='cut'"
         )
     if buckets.long == "cut":
         bucket[long] = len(bounds) - 1
@@ -159,10 +195,17 @@ def bucketed(given: Any, dataset: Dataset, epochs: int | None) -> tuple[BucketPl
         Bucketed(dataset.order, tuple(orders), (*bounds.tolist(),), sizes, given.remainder, shares), epochs
     )
 
+    names, value = buckets.names, buckets.value
+    if isinstance(buckets.leaf, str):
+        served = (bucket < len(bounds)) & ~np.isin(rows, quarantine)
+        names = padded_leaves(dataset, names, rows[served], lengths[served])
+        if len(names) > 1 and not isinstance(value, dict):  # it may be the number of a token
+            value = {buckets.leaf: value}
+
     def padded(first: int) -> Dataset:
-        number = plan.bucket(first)
-        made = dataset.pad({buckets.leaf: int(bounds[number])}, buckets.value, truncate=buckets.long == "cut")
-        return Dataset(made.source, plan.of(first).order, made.maps)
+        padding = Padding(dict.fromkeys(names, int(bounds[plan.bucket(first)])), value, buckets.long == "cut")
+        pad = Pad(padding, equal=True)
+        return Dataset(dataset.source, plan.of(first).order, (*dataset.maps, pad))
 
     return plan, tuple((segment.first, padded(segment.first)) for segment in plan.segments)
 
@@ -187,11 +230,12 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
             "change; map them at random behind it"
         )
     lengths = reader.lengths(rows)
+    leaf = buckets.names[0]
     if lengths is None:  # those of this leaf alone may be known
-        reader = steady.keep(buckets.leaf).reader
+        reader = steady.keep(leaf).reader
         lengths = reader.lengths(rows)
     if lengths is None:
-        judge, check = partial(_lengths_in, buckets.leaf), partial(check_integers, 1)
-        question = Question("Buckets", buckets.leaf, judge, np.int64, ["length", buckets.leaf], None, check)
+        judge, check = partial(_lengths_in, leaf), partial(check_integers, 1)
+        question = Question("Buckets", leaf, judge, np.int64, ["length", leaf], None, check)
         lengths, _ = answers(question, reader, met, scan_options(buckets.index, None, None, None, buckets.key))
     return rows, lengths

@@ -206,8 +206,14 @@ class BucketPlan:
                     f"remainder='error': the bucket of length {length} has {rows} rows, which leave {rows % size} over "
                     f"after batches of {size}; pass remainder='drop' or 'pad'"
                 )
+        if not any(self.order.counts):
+            raise ArgumentError("Buckets: the dataset has no rows; check its source or slice")
         if not self.order.size:
-            raise ArgumentError("no bucket fills a batch; pass smaller batch sizes, or remainder='pad'")
+            counts = dict(zip(self.order.lengths, self.order.counts, strict=True))
+            raise ArgumentError(
+                f"no bucket fills a batch: their rows are {counts}; pass a batch_size of at most as many for one of "
+                "them, or remainder='pad'"
+            )
         _ = self.plans
 
     @cached_property

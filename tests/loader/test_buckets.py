@@ -1,6 +1,8 @@
 """Loaders with `batch_size=Buckets(…)`."""
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from loadax.plan.batches import BatchPlan
 ROWS = 400
 LENGTHS = np.minimum(np.random.default_rng(0).geometric(1 / 40, ROWS), 256)
 SIZES = {32: 16, 64: 8, 256: 8}
+STATE_OF_ONE_LEAF = 29553327
 
 
 class Documents:
@@ -283,9 +286,193 @@ def test_rows_may_change_at_random_but_not_beyond_their_bucket() -> None:
     assert len(Dataloader(behind, Buckets("tokens", SIZES))) > len(run) // 2
 
 
+def test_advice_where_no_bucket_has_steps_works() -> None:
+    rows = loadax.from_source([{"tokens": np.arange(20)} for _ in range(16)])
+    with pytest.raises(ArgumentError, match=r"all 16 rows are longer than 8, .*add a bucket of length 20, or pass long"):
+        Dataloader(rows, Buckets("tokens", {8: 8}, long="drop"), remainder="pad")
+    assert len(Dataloader(rows, Buckets("tokens", {8: 8, 20: 8}, long="drop"))) == 2
+    assert len(Dataloader(rows, Buckets("tokens", {8: 8}, long="cut"))) == 2
+    with pytest.raises(ArgumentError, match=r"no bucket fills a batch: their rows are \{8: 0, 20: 16\}; .*'pad'"):
+        Dataloader(rows, Buckets("tokens", {8: 8, 20: 24}))
+    assert len(Dataloader(rows, Buckets("tokens", {8: 8, 20: 16}))) == 1
+    assert len(Dataloader(rows, Buckets("tokens", {8: 8, 20: 24}), remainder="pad")) == 1
+
+
+class Examples:
+    """Rows of tokens, labels and a mask of one length, beside vectors of a fixed length."""
+
+    def __init__(self, nested: bool):
+        self.nested = nested
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: Any) -> Any:
+        length = LENGTHS[row]
+        beside = {"labels": np.arange(length, dtype=np.int32) - row, "attention": [1] * length}
+        vector = np.full(32, row, np.float32)
+        return {**Documents()[row], "vector": vector, **({"with": beside} if self.nested else beside)}
+
+
+def beside(batch: Any) -> Any:
+    return batch.get("with", batch)
+
+
+def check_examples(batch: Any, rows: Any, values: Any = (0, -100, 0)) -> None:
+    """Compares a batch of `Examples` with what its rows have."""
+    length = batch["tokens"].shape[1]
+    labels, attention = np.full((len(rows), length), values[1]), np.full((len(rows), length), values[2])
+    for index, row in enumerate(rows):
+        size = min(LENGTHS[row], length)
+        labels[index, :size] = np.arange(size) - row
+        attention[index, :size] = 1
+    whole = rows >= 0
+    assert np.array_equal(np.asarray(batch["tokens"])[whole], expected(rows, length, values[0])[whole])
+    assert np.array_equal(np.asarray(beside(batch)["labels"])[whole], labels[whole])
+    assert np.array_equal(np.asarray(beside(batch)["attention"])[whole], attention[whole])
+    assert np.array_equal(np.asarray(batch["vector"])[whole], np.repeat(rows[whole, None], 32, 1))
+    assert np.array_equal(np.asarray(batch["tokens_length"])[whole], np.minimum(LENGTHS[rows[whole]], length))
+    assert {"labels_length", "attention_length"}.isdisjoint(beside(batch))
+
+
+NAMED = {
+    "one name": (Buckets("tokens", SIZES, value=9), (9, 0, 0)),
+    "a value": (Buckets("tokens", SIZES, value={"labels": -100}), (0, -100, 0)),
+    "all names": (Buckets(["tokens", "labels", "attention"], SIZES, value=3), (3, 3, 3)),
+    "names and values": (
+        Buckets(("tokens", "attention", "labels"), SIZES, value={"labels": -100, "tokens": 5}),
+        (5, -100, 0),
+    ),
+    "cut": (Buckets("tokens", {32: 16, 64: 8}, value={"labels": -100}, long="cut"), (0, -100, 0)),
+    "dropped": (Buckets(("tokens", "labels", "attention"), {32: 16, 64: 8}, long="drop"), (0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2}])
+def test_leaves_of_one_length_are_padded_together(name: str, workers: Any) -> None:
+    buckets, values = NAMED[name]
+    data = loadax.as_dataset(Examples(nested=False)).shuffle(seed=1)
+    run, met = Dataloader(data, buckets, remainder="pad", **workers), list[int]()
+    for step, batch in enumerate(run):
+        rows = run.rows(step)
+        check_examples(batch, rows, values)
+        met += rows[rows >= 0].tolist()
+    kept = np.flatnonzero(LENGTHS <= 64) if name == "dropped" else np.arange(ROWS)
+    assert sorted(met) == kept.tolist()
+    check_examples(run[3], run.rows(3), values)
+    check_examples(run.host_batch(2), run.rows(2), values)
+    assert {spec["tokens"].shape for spec in run.specs.values()} == {
+        spec["labels"].shape for spec in run.specs.values()
+    }
+    assert run.digest() == Dataloader(data.keep("tokens"), buckets_of_tokens(buckets), remainder="pad").digest()
+    assert run.find(int(run.rows(3)[1])) == [(3, 1)]
+    assert "padding" in str(run.explain())
+
+
+def buckets_of_tokens(buckets: Buckets) -> Buckets:
+    return Buckets("tokens", buckets.sizes, long=buckets.long)
+
+
+def test_leaves_of_subtrees_are_padded_together_in_processes() -> None:
+    data = loadax.as_dataset(Examples(nested=True)).shuffle(seed=1)
+    buckets = Buckets(("tokens", "with.labels", "with.attention"), SIZES, value={"with.labels": -100})
+    run = Dataloader(data, buckets, num_workers=1, worker_type="process")
+    for step, batch in enumerate(run):
+        check_examples(batch, run.rows(step))
+    found = Dataloader(data, Buckets("tokens", SIZES, value={"with.labels": -100}))
+    check_examples(found.host_batch(1), found.rows(1))
+    by_labels = Dataloader(data, Buckets("with.labels", SIZES, value={"with.labels": -100}))
+    assert np.array_equal(by_labels.rows(0), run.rows(0))
+    assert by_labels.host_batch(0)["with"]["labels_length"].tolist() == LENGTHS[run.rows(0)].tolist()
+
+
+def test_a_run_of_several_leaves_resumes_on_other_shares_and_elsewhere() -> None:
+    data = loadax.as_dataset(Examples(nested=False)).shuffle(seed=1)
+    buckets = Buckets("tokens", SIZES, value={"labels": -100})
+    with Dataloader(data, buckets, num_workers=0).iterate() as batches:
+        for _ in range(4):
+            next(batches)
+        state, following = json.loads(json.dumps(batches.get_state())), next(batches)
+    shares = []
+    for index in range(2):
+        share = Dataloader(data, buckets, num_workers=0, shard_index=index, shard_count=2)
+        with share.host_batches(state) as resumed:
+            shares.append(next(resumed))
+    for leaf in ("tokens", "labels", "attention"):
+        assert np.array_equal(np.concatenate([share[leaf] for share in shares]), following[leaf])
+    with ThreadPoolExecutor(2) as pool:
+        remote = Dataloader(data, buckets, remote=pool)
+        with remote.iterate(state) as resumed:
+            check_examples(next(resumed), remote.rows(4))
+    for other in (Buckets("tokens", SIZES), Buckets("tokens", SIZES, value={"labels": -1})):
+        with pytest.raises(StateError, match="'order'"):
+            Dataloader(data, other).iterate(state)
+
+
+def test_states_of_one_leaf_are_those_of_earlier_releases() -> None:
+    with loader(num_workers=0, num_epochs=1).iterate() as batches:
+        next(batches)
+        assert batches.get_state()["order"] == STATE_OF_ONE_LEAF
+
+
+def test_a_row_of_other_lengths_is_refused_and_its_advice_works() -> None:
+    def cut(row: Any) -> Any:
+        return {**row, "labels": row["labels"][:-1]} if row["id"] == 17 else row
+
+    data = loadax.as_dataset(Examples(nested=False)).map(cut)
+    size = LENGTHS[17]
+    message = rf"row 17: leaf 'labels' has {size - 1} entries, but 'tokens' has {size}"
+    with pytest.raises(LeafError, match=message):
+        list(Dataloader(data, Buckets("tokens", SIZES), remainder="pad"))
+    with pytest.raises(LeafError, match=message) as caught:
+        list(Dataloader(data, Buckets(("tokens", "labels", "attention"), SIZES), remainder="pad"))
+    advice = re.search(r"pad\({'labels': (\d+)}\) and Buckets\((.*), …\)$", str(caught.value))
+    assert advice is not None
+    assert advice[2] == "('tokens', 'attention')"
+    padded = data.pad({"labels": max(int(advice[1]), 256)})
+    run = Dataloader(padded, Buckets(("tokens", "attention"), SIZES), remainder="pad")
+    assert {batch["labels"].shape[1] for batch in run} == {256}
+    with pytest.raises(LeafError, match=r"Buckets\(\('tokens', 'attention', 'labels'\), …\)"):
+        list(Dataloader(loadax.as_dataset(Examples(nested=False)), Buckets(("tokens",), SIZES)))
+    with pytest.raises(ArgumentError, match="value has the key 'words'"):
+        Dataloader(data, Buckets(("tokens",), SIZES, value={"words": 1}))
+
+
+def test_a_leaf_that_was_padded_before_is_told_apart() -> None:
+    data = loadax.as_dataset(Examples(nested=False)).drop("attention").pad({"labels": 256})
+    with pytest.raises(ArgumentError, match=r"leave out its pad\(\).* or Buckets\(\('tokens',\), …\) to keep 256"):
+        Dataloader(data, Buckets("tokens", SIZES))
+    run = Dataloader(data, Buckets(("tokens",), SIZES))
+    assert {spec["labels"].shape[1] for spec in run.specs.values()} == {256}
+
+
+def test_rows_in_quarantine_are_not_read_to_find_leaves(tmp_path: Path) -> None:
+    longest = int(np.argmax(LENGTHS))
+    read: list[int] = []
+
+    class Lengths(Examples):
+        def lengths(self, rows: Any) -> Any:
+            return LENGTHS[rows]
+
+        def read(self, rows: Any) -> Any:
+            raise NotImplementedError
+
+        def examples(self, rows: Any) -> Any:
+            read.extend(rows.tolist())
+            return [self[row] for row in rows.tolist()]
+
+    rows = loadax.from_source(Lengths(nested=False))
+    run = Dataloader(rows, Buckets("tokens", SIZES), quarantine=[longest], num_workers=0, remainder="pad")
+    assert sum(1 for _ in run) == len(run)
+    assert longest not in read
+    assert run.spec["labels"].shape == run.spec["tokens"].shape
+
+
 def test_bad_buckets_are_refused() -> None:
     stream = loadax.from_stream(lambda lane, lanes: iter([{"tokens": np.zeros(lane + lanes)}]), lanes=1)
     for message, make in (
+        ("leaf=\\(\\): pass the name", lambda: Buckets((), SIZES)),
         ("leaf=3: pass the name", lambda: Buckets(cast("Any", 3), SIZES)),
         ("pass batch sizes by length", lambda: Buckets("tokens", {})),
         ("length", lambda: Buckets("tokens", {0: 4})),
@@ -297,7 +484,7 @@ def test_bad_buckets_are_refused() -> None:
         ),
         ("equal groups", lambda: loader().lease()),
         ("slice before shuffle", lambda: Dataloader(data()[:50], Buckets("tokens", SIZES))),
-        ("no bucket fills a batch", lambda: Dataloader(loadax.as_dataset(Documents())[:0], Buckets("tokens", SIZES))),
+        ("the dataset has no rows", lambda: Dataloader(loadax.as_dataset(Documents())[:0], Buckets("tokens", SIZES))),
         (
             "sample.. draws other rows",
             lambda: Dataloader(loadax.as_dataset(Documents()).sample(np.ones(ROWS)), Buckets("tokens", SIZES)),
