@@ -408,6 +408,7 @@ class Dataset:
         bos: Any = None,
         targets: Literal["shift", "given"] | None = None,
         offsets: Mapping[str, str] | None = None,
+        missing: int | None = None,
         add: Sequence[str] = ("segment_ids", "positions", "loss_mask"),
         index: str | os.PathLike[str] | None = None,
         key: str | None = None,
@@ -474,7 +475,8 @@ class Dataset:
                 after packing, which loses the last target of each row.
             offsets: Leaves of indices, each with the budget that it is an index of: `{"senders": "nodes"}`. The entries
                 of that budget before the document in its row are added, so that they are indices of the row. Padding
-                stays `value`.
+                stays `value`. An index that is negative, or beyond its document, is an error.
+            missing: Value of leaves of indices that stays as it is, such as -1 for a missing neighbour. None: no value.
             add: Leaves that are added, any of the three; with several budgets, those of each.
             index: Folder that keeps the lengths and the plan for later runs; it is created if needed. An index of other
                 data is rebuilt, which is logged. While lengths are measured, it keeps what is finished, as in `filter`;
@@ -489,7 +491,8 @@ class Dataset:
         Raises:
             ArgumentError: If a value can't be used, a document is longer than `seq_len` and `long` is "error" (in a
                 stream: when it is read), or all documents are dropped.
-            LeafError: If a record is not a document. Names the row and the leaf.
+            LeafError: If a record is not a document. On reading an index that is not one of its document. Names the row
+                and the leaf.
             SourceError: If lane 0 of a stream has no documents.
 
         Warns:
@@ -526,7 +529,7 @@ class Dataset:
         remedy = "None, 'shift' for rows of inputs and targets, or 'given' if documents bring shifted targets"
         choice("targets", targets, (None, "shift", "given"), remedy)
         shift = targets == "shift"
-        options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add)
+        options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add, missing)
         filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
         if self.is_stream:
             why = "lengths that are kept, but a stream is packed as it is read"

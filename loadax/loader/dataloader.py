@@ -127,7 +127,9 @@ class Dataloader:
             an array of the costs of all rows of the source; or a function of row ids, int64[n], that returns n numbers.
             The rows of a step stay the same. Every host needs the costs of all rows of its steps.
         seq_len: Sequence length of batches, or a schedule by step, `{0: 512, 5_000: 2048}`. Every leaf whose first
-            dimension after the rows is the longest one is cropped to it. None: not cropped.
+            dimension after the rows is the longest one is cropped to it, if no shorter one could be meant. Or a dict of
+            these by the name of a leaf, `{"tokens": 512}`: every leaf whose first dimension is that of the named one is
+            cropped. None: not cropped.
         microbatches: Number k of microbatches. Leaves have shape (k, batch_size / k, …), for gradient accumulation, and
             the partition applies to a microbatch. Row r of the batch is entry (r % k, r // k), so that rows stay on
             their devices.
@@ -203,7 +205,7 @@ class Dataloader:
         num_epochs: int | None = 1,
         remainder: Remainder = "drop",
         balance: Any = None,
-        seq_len: int | Mapping[int, int] | None = None,
+        seq_len: int | Mapping[int, int] | Mapping[str, Any] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
         device_map: Callable[[Tree], Tree] | DeviceMap | None = None,

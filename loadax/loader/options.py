@@ -33,6 +33,8 @@ _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
 _MOST_REMOTE, _FIRST_REMOTE = 32, 4  # workers of `remote=`, whose number is unknown
 
 _Value = TypeVar("_Value")
+# Sequence length of batches by the name of a leaf.
+SeqLens = tuple[tuple[str, int], ...]
 # `(first step, value)` pairs; each value applies until the next one starts.
 Schedule = tuple[tuple[int, _Value], ...]
 
@@ -248,12 +250,27 @@ def schedule(name: str, value: Any) -> Schedule[int]:
     return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
 
 
+def seq_lens(value: Any) -> Schedule[SeqLens]:
+    """Converts `seq_len` to a schedule of lengths by leaf; the name "" is for leaves that were not named.
+
+    Raises:
+        ArgumentError: As `schedule`, or if the keys are neither steps nor names.
+    """
+    if not isinstance(value, Mapping) or not any(isinstance(key, str) for key in value):
+        return tuple((step, (("", length),)) for step, length in schedule("seq_len", value))
+    if not all(isinstance(key, str) and key for key in value):
+        raise ArgumentError(f"seq_len={dict(value)!r}: pass lengths by step, {{0: 512}}, or by leaf, {{'tokens': 512}}")
+    by_name = {name: schedule(f"seq_len[{name!r}]", lengths) for name, lengths in value.items()}
+    steps = sorted({step for lengths in by_name.values() for step, _ in lengths})
+    return tuple((step, tuple((name, value_at(lengths, step)) for name, lengths in by_name.items())) for step in steps)
+
+
 def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
     """Value of a schedule at a step."""
     return next(value for first, value in reversed(scheduled) if first <= step)
 
 
-def together(one: Schedule[int], other: Schedule[int]) -> Schedule[int]:
+def together(one: Schedule[int], other: Schedule[Any]) -> Schedule[int]:
     """The values of `one`, split at the steps of both schedules."""
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
 

@@ -36,6 +36,7 @@ from loadax.loader.options import (
     host_leaf_names,
     loader_options,
     schedule,
+    seq_lens,
     together,
     value_at,
     with_streams,
@@ -276,7 +277,7 @@ def make_pipeline(given: Any) -> BatchPipeline:
     """
     buckets = given.batch_size if isinstance(given.batch_size, Buckets) else None
     sizes = schedule("batch_size", 1 if buckets else given.batch_size)
-    lengths = None if given.seq_len is None else schedule("seq_len", given.seq_len)
+    lengths = None if given.seq_len is None else seq_lens(given.seq_len)
     sizes = sizes if lengths is None else together(sizes, lengths)
     dataset = as_dataset(given.data)
     if isinstance(dataset.order, Mixed) and dataset.order.by_step and not buckets:
@@ -298,7 +299,7 @@ def make_pipeline(given: Any) -> BatchPipeline:
     if plan is not None:  # its order is that of all buckets
         dataset = Dataset(dataset.source, plan.order, dataset.maps).probed_at(dataset.reader.first)
     elif lengths is not None:
-        cut = {length: cut_to(dataset, length) for _, length in lengths}
+        cut = {length: cut_to(dataset, length, given.seq_len) for _, length in lengths}
         datasets = tuple((step, cut[length]) for step, length in lengths)
     batch_sizes = [size for _, size in sizes]
     options = replace(loader_options(given, dataset, batch_sizes), masking=masking, quarantine=rows)

@@ -41,13 +41,17 @@ class DocumentLane:
 
     def read(self) -> tuple[Tree, int] | None:
         """The next document, and its row. None: the epoch ends."""
-        items, row = [*islice(self._rows, 1)], self.number * self._lanes + self._lane
+        items, row = [*islice(self._rows, 1)], self.row_of(self.number)
         if not items:
             return None
         owned = isinstance(self._rows, DatasetLane) and not self._reader.maps
         document = items[0] if owned else self._mapped(items, np.array([row]))
         self.number += 1
         return document, row
+
+    def row_of(self, number: int) -> int:
+        """Row of a document."""
+        return number * self._lanes + self._lane
 
     def _mapped(self, items: list[Tree], rows: Integers) -> Tree:
         """A document, mapped, in memory that the lane does not write to again."""

@@ -22,6 +22,7 @@ def pack_options(
     shift: bool,
     offsets: Any,
     add: Any,
+    missing: Any,
 ) -> PackOptions:
     """The arguments of `Dataset.pack` as options.
 
@@ -48,7 +49,8 @@ def pack_options(
     default = 0 if method == "split" else WINDOW_BY_LEAF if by_leaf else WINDOW
     window = default if window is None else integer("window", window, 1)
     begun = bos is not None
-    return PackOptions(seq_lens, method, long, window, align, most, begun, shift, leaves, offsets, _added(add))
+    missing = _missing(missing, offsets, seq_lens)
+    return PackOptions(seq_lens, method, long, window, align, most, begun, shift, leaves, offsets, _added(add), missing)
 
 
 def _seq_lens(seq_len: Any) -> tuple[dict[str, int], dict[str, str]]:
@@ -76,6 +78,18 @@ def _offsets(offsets: Any, by_leaf: bool, bos: Any) -> dict[str, str]:
         what = f"offsets={offsets!r} is for a length for each leaf, and without bos"
         raise ArgumentError(f"{what}; pass seq_len as a dict, and leave bos out")
     return dict(offsets)
+
+
+def _missing(missing: Any, offsets: dict[str, str], seq_lens: dict[str, int]) -> int | None:
+    if missing is None:
+        return None
+    value = integer("missing", missing, None, remedy="the value of indices that stays as it is, such as -1")
+    if not offsets:
+        raise ArgumentError(f"missing={missing!r} is for leaves of indices; name them in offsets=, or leave it out")
+    largest = max(seq_lens.get(budget, 0) for budget in offsets.values()) - 1
+    if 0 <= value <= largest:
+        raise ArgumentError(f"missing={value} may be an index, of up to {largest}; pass another value, such as -1")
+    return value
 
 
 def _added(add: Any) -> tuple[str, ...]:

@@ -153,10 +153,13 @@ class PackedSource(BaseSource):
         ]
 
     def read(self, rows: Integers) -> Tree:
-        return self._rows.read(len(rows), self._segments(rows), self._documents.parts)
+        return self._rows.read(len(rows), self._segments(rows), self._documents.parts, self._row_of)
 
     def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Outputs) -> None:
-        self._rows.read_into(self._segments(rows), self._documents.parts, boxes, out)
+        self._rows.read_into(self._segments(rows), self._documents.parts, self._row_of, boxes, out)
+
+    def _row_of(self, document: int) -> int:
+        return int(self._documents.row_of(np.array([document]))[0])
 
     def _segments(self, rows: Integers) -> list[Segments]:
         """Segments of rows, for each group."""

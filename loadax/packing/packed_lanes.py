@@ -155,4 +155,7 @@ class PackedLane(Iterator[Tree]):
         def read(requests: Sequence[PartsRequest]) -> list[list[Array | None]]:
             return [cut_documents(request, columns, form) for request in requests]
 
-        return map_leaves(lambda leaf: leaf[0], rows.read(1, segments, read))
+        def row_of(part: int) -> int:
+            return self._documents.row_of(self._parts[part].document)
+
+        return map_leaves(lambda leaf: leaf[0], rows.read(1, segments, read, row_of))

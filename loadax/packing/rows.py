@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.core.casting import fill_value
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, LeafError
 from loadax.packing.documents import PartsRequest
 from loadax.packing.form import BARE, Form
 from loadax.plan.pack import ADDED, PackOptions
@@ -21,6 +21,8 @@ _FEW, _SHORT = 32, 16  # bounds, and entries for each, up to which a copy of eac
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
 
+# Row of a document, by its number in segments, for errors.
+RowOf = Callable[[int], int]
 # Reads parts of documents, concatenated, for every wanted leaf of each request.
 ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
 
@@ -126,6 +128,7 @@ class PackedRows:
     def __init__(self, form: Form, options: PackOptions, filling: Filling):
         self._form, self._shift, self._bos = form, options.shift, filling.bos is not None
         self._all_count = filling.given or options.shift
+        self._missing, self._offsets = options.missing, options.offsets
         budgets = [*options.seq_lens]
         leaves = [
             _Shown(group, leaf, dtype, shape)
@@ -169,23 +172,28 @@ class PackedRows:
             raise ArgumentError(f"{what}; leave it out", argument=argument)
         return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
 
-    def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts) -> Tree:
+    def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts, row_of: RowOf) -> Tree:
         """Reads rows.
 
         Args:
             rows: Number of rows.
             segments: Segments of the rows, for each group.
             parts: Reads parts of their documents.
+            row_of: Row of a document.
+
+        Raises:
+            LeafError: When an index is not one of its document; names the row.
         """
         out = [np.empty((rows, *spec.shape), spec.dtype) for spec in self._specs]
         boxes = [tuple((0, size) for size in spec.shape) for spec in self._specs]
-        self.read_into(segments, parts, boxes, out)
+        self.read_into(segments, parts, row_of, boxes, out)
         return self._structure.build(out)
 
     def read_into(
         self,
         segments: Sequence[Segments],
         parts: ReadParts,
+        row_of: RowOf,
         boxes: Sequence[Columns | None],
         out: Sequence[NDArray[Any] | None],
     ) -> None:
@@ -195,7 +203,7 @@ class PackedRows:
             together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
         cuts = [self._cut(segments[group], group, low, high, leaves) for (group, low, high), leaves in together.items()]
         for cut, read in zip(cuts, parts([cut.request for cut in cuts]), strict=True):
-            self._write(cut, read, boxes, segments)
+            self._write(cut, read, boxes, segments, row_of)
 
     def without_bos(self, skips: Integers, lengths: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """First entries and lengths of parts in the documents themselves, and which parts begin with `bos`."""
@@ -225,7 +233,12 @@ class PackedRows:
         return _Cut(segments, begun, lengths, columns, begins, visible, paired, request, out)
 
     def _write(
-        self, cut: _Cut, parts: list[NDArray[Any] | None], boxes: Sequence[Columns | None], segments: Sequence[Segments]
+        self,
+        cut: _Cut,
+        parts: list[NDArray[Any] | None],
+        boxes: Sequence[Columns | None],
+        segments: Sequence[Segments],
+        row_of: RowOf,
     ) -> None:
         """Writes leaves, and their padding, to destinations."""
         after: Sequence[Any] = [None] * len(parts)
@@ -251,9 +264,45 @@ class PackedRows:
                     values = _entries(cut, parts[number], self._bos_values[leaf], following)
                     values = values[:, *(slice(*bounds) for bounds in box[1:])]
                     if shown.offset is not None:
-                        before = np.repeat(segments[shown.offset].columns[cut.visible], cut.lengths)
-                        values = values + before.astype(values.dtype).reshape(-1, *[1] * len(shown.shape))
+                        values = self._moved(leaf, values, cut, segments[shown.offset], row_of)
             _put(values, cut.bounds, self._fills[leaf], destination)
+
+    def _moved(self, leaf: int, indices: NDArray[Any], cut: _Cut, segments: Segments, row_of: RowOf) -> NDArray[Any]:
+        """Indices of the row, from those of each document.
+
+        Args:
+            leaf: The leaf.
+            indices: Its entries.
+            cut: Columns of rows.
+            segments: Segments of the budget that they are indices of.
+            row_of: Row of a document.
+
+        Raises:
+            LeafError: When one is not an index of its document; names the row.
+        """
+        missing = self._missing
+        counts = np.repeat(segments.lengths[cut.visible], cut.lengths)
+        shape = (-1, *[1] * (indices.ndim - 1))
+        wrong = (indices < 0) | (indices >= counts.reshape(shape))
+        left = None if missing is None else indices == missing
+        if left is not None:
+            wrong &= ~left
+        if wrong.any():
+            entry = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            document = int(np.repeat(cut.segments.documents, cut.lengths)[entry[0]])
+            raise self._out_of_range(leaf, int(indices[entry]), int(counts[entry[0]]), row_of(document))
+        before = np.repeat(segments.columns[cut.visible], cut.lengths).astype(indices.dtype).reshape(shape)
+        return indices + before if left is None else np.where(left, indices, indices + before)
+
+    def _out_of_range(self, leaf: int, index: int, count: int, row: int) -> LeafError:
+        name = self._structure.names[leaf]
+        remedy = "mend it in a map"
+        if index < 0 and self._missing is None:
+            remedy = f"pass missing={index} if it marks that there is none"
+        return LeafError(
+            f"row {row}: leaf {name!r} has the index {index}, but {self._offsets[name]!r} has {count} entries there, "
+            f"and offsets= is for indices of 0 or more and below that; {remedy}"
+        )
 
     def _countable(self, cut: _Cut, parts: Sequence[Any], after: Sequence[Any]) -> NDArray[np.bool_]:
         """Whether each entry is a target."""
@@ -317,6 +366,10 @@ def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, opti
     if shown.dtype.kind not in "iu" or np.iinfo(shown.dtype).max < largest:
         what = f"offsets: leaf {name!r} is {shown.dtype}, which can't be an index of up to {largest}"
         raise ArgumentError(f"{what}; cast it to int32 in a map", argument="offsets")
+    limits = np.iinfo(shown.dtype)
+    if options.missing is not None and not limits.min <= options.missing <= limits.max:
+        what = f"missing={options.missing} does not fit leaf {name!r}, which is {shown.dtype}"
+        raise ArgumentError(f"{what}; leave it out, or cast the leaf to int32 in a map", argument="missing")
     return shown._replace(offset=budgets.index(budget))
 
 

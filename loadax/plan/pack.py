@@ -44,6 +44,7 @@ class PackOptions(NamedTuple):
         leaves: Budget of each leaf that has not the one of its own name, or `ALL`.
         offsets: Budgets whose entries before a document are added to a leaf of indices, by leaf.
         add: Leaves that are added, in the order of `ADDED`.
+        missing: Value of leaves of indices that stays as it is; None: there is none.
     """
 
     seq_lens: dict[str, int]
@@ -57,6 +58,7 @@ class PackOptions(NamedTuple):
     leaves: Mapping[str, str] = {}
     offsets: Mapping[str, str] = {}
     add: tuple[str, ...] = ADDED
+    missing: int | None = None
 
     @property
     def by_leaf(self) -> bool:
@@ -87,7 +89,7 @@ class PackOptions(NamedTuple):
     @property
     def newer(self) -> list[Any]:
         """Options of later versions than `described`, as JSON, where they are used."""
-        names = ("shift", "leaves", "offsets", "add")
+        names = ("shift", "leaves", "offsets", "add", "missing")
         return [[name, value] for name in names if (value := getattr(self, name)) != self._field_defaults[name]]
 
     @property

@@ -1,5 +1,7 @@
 """Batch sizes that a schedule changes: the same positions in the same order, in other portions."""
 
+import ast
+import re
 from typing import Any
 
 import jax
@@ -172,11 +174,66 @@ def test_sizes_that_are_refused(given: Any, message: str) -> None:
         (TOKENS, "4", "seq_len='4': pass an int"),
         (TOKENS, {0: 4, 1000: 8}, "a batch size or length is scheduled from step 1000 on, but there are only 50 steps"),
         ({"x": np.arange(8)}, 3, "the longest leaf has 0 entries"),
+        (TOKENS, {"token": 4}, "seq_len: there is no leaf 'token'; did you mean 'tokens'"),
+        (TOKENS, {"tokens": 20}, "seq_len=20: leaf 'tokens' has 16 entries .*; pass 1 to 16"),
+        (TOKENS, {"weight": 4}, "leaf 'weight' has 0 entries"),
+        (TOKENS, {"tokens": {3: 4}}, r"seq_len\['tokens'\]={3: 4}: a schedule ascends from step 0"),
+        (TOKENS, {"tokens": 4, 0: 4}, "pass lengths by step, {0: 512}, or by leaf, {'tokens': 512}"),
+        (
+            {"a": np.zeros((8, 9)), "b": np.zeros((8, 9))},
+            {"a": 4, "b": 5},
+            "'b' has 9 entries, as a leaf before it that is cropped to 4; .*name one of them",
+        ),
     ],
 )
 def test_lengths_that_are_refused(data: Any, seq_len: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Dataloader(data, batch_size=8, seq_len=seq_len)
+
+
+def patches(mapped: bool) -> Any:
+    """Rows of tokens[16] with segments[16], patches[24, 3] and a small vector."""
+    rows = np.arange(64)
+    data = from_arrays(
+        {
+            "text": {"tokens": rows[:, None] + np.arange(16), "segments": np.ones((64, 16), np.int32)},
+            "patches": np.arange(64 * 24 * 3).reshape(64, 24, 3),
+            "vector": np.zeros((64, 3)),
+        }
+    ).shuffle(3)
+    return data.map(lambda row: row) if mapped else data
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2}])
+def test_seq_len_crops_the_leaves_of_the_named_length(mapped: bool, workers: Any) -> None:
+    loader = Dataloader(patches(mapped), 8, seq_len={"text.tokens": {0: 4, 3: 16}, "patches": 20}, **workers)
+    whole = Dataloader(patches(mapped), 8)
+    for step, batch in enumerate(loader):
+        length = 4 if step < 3 else 16
+        expected = whole.host_batch(step)
+        for name in ("tokens", "segments"):
+            assert np.array_equal(batch["text"][name], expected["text"][name][:, :length])
+        assert np.array_equal(batch["patches"], expected["patches"][:, :20])
+        assert batch["vector"].shape == (8, 3)
+        assert np.array_equal(loader.host_batch(step)["text"]["tokens"], batch["text"]["tokens"])
+    assert [*loader.specs] == [0, 3]
+
+
+def test_advice_on_sequences_of_several_lengths_works() -> None:
+    for lengths in (8, {0: 8, 2: 12}):
+        with pytest.raises(ArgumentError, match=r"'patches' has 24, 'text.segments' has 16 entries") as caught:
+            Dataloader(patches(False), 8, seq_len=lengths)
+        advice = re.search(r"seq_len=(\{'text.*\}) or, as in earlier releases, seq_len=(\{.*\})$", str(caught.value))
+        assert advice is not None
+        by_text, by_patches = map(ast.literal_eval, advice.groups())
+        assert Dataloader(patches(False), 8, seq_len=by_text).spec["text"]["tokens"].shape == (8, 8)
+        loader = Dataloader(patches(False), 8, seq_len=by_patches)
+        assert (loader.spec["patches"].shape, loader.spec["text"]["tokens"].shape) == ((8, 8, 3), (8, 16))
+    only = Dataloader(patches(False), 8, seq_len=20)  # no other leaf is as long
+    assert (only.spec["patches"].shape, only.spec["text"]["tokens"].shape) == ((8, 20, 3), (8, 16))
+    with Dataloader(patches(False), 8, seq_len={"patches": 20}).iterate(2) as named, only.iterate(2) as longest:
+        assert named.get_state() == longest.get_state()
 
 
 def test_every_size_must_fit_the_mesh_and_the_shards() -> None:

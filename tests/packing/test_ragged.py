@@ -368,3 +368,95 @@ def test_examples_of_an_object_that_reuses_a_buffer_are_not_lent() -> None:
 
     packed = from_source(Buffered()).pack(8, method="best_fit")
     assert packed.read([0])["tokens"].tolist() == [[1] * 4 + [2] * 4]
+
+
+def neighbours(sizes: list[int], missing: int) -> list[Row]:
+    """Graphs with three neighbours of each node, of which some are missing."""
+    random = np.random.default_rng(len(sizes))
+    found = []
+    for size in sizes:
+        near = random.integers(0, size, (size, 3)).astype(np.int32)
+        near[random.random((size, 3)) < 0.3] = missing
+        found.append({"x": np.arange(size, dtype=np.float32), "near": near})
+    return found
+
+
+@pytest.mark.parametrize("missing", [-1, 99])
+@pytest.mark.parametrize("stream", [False, True])
+def test_missing_neighbours_stay_and_others_count_on(missing: int, stream: bool) -> None:
+    given = neighbours([3, 2, 4, 1, 5, 2, 3, 3], missing)
+    options: dict[str, Any] = {"method": "best_fit", "offsets": {"near": "x"}, "missing": missing, "value": missing}
+    data = from_source(given)
+    packed = data.pack({("x", "near"): 8}, **options)
+    rows = [packed[index] for index in range(len(packed))]
+    if stream:
+        lanes = data.to_stream(lanes=2).pack({("x", "near"): 8}, **options)
+        steps = [*Dataloader(lanes, 2, remainder="pad", partition=P(), num_workers=0).host_batches()]
+        both = [{name: leaf[row] for name, leaf in step.items()} for step in steps for row in range(2)]
+        rows = [row for row in both if row["mask"]]
+    met = 0
+    for row in rows:
+        for number in range(1, int(row["x_segment_ids"].max()) + 1):
+            inside = row["x_segment_ids"] == number
+            begin = int(np.flatnonzero(inside)[0])
+            near = row["near"][inside]
+            own = np.where(near == missing, missing, near - begin).tolist()
+            assert any(np.array_equal(own, graph["near"]) for graph in given)
+            met += 1
+        assert (row["near"][row["x_segment_ids"] == 0] == missing).all()
+    assert met == len(given)
+
+
+@pytest.mark.parametrize("index", [-1, -7, 3, 400])
+@pytest.mark.parametrize("door", ["read", "columns", "loader", "stream", "one value"])
+def test_an_index_out_of_its_graph_is_refused_by_row_and_leaf(index: int, door: str) -> None:
+    given = neighbours([3, 2, 3, 1, 5, 2, 3, 3], 0)
+    given[2]["near"][1, 2] = index
+    budgets: Any = {("x", "near"): 8}
+    options: dict[str, Any] = {"method": "best_fit", "offsets": {"near": "x"}}
+    if door == "one value":
+        given = [{"x": graph["x"], "near": graph["near"].reshape(-1)[5 % graph["near"].size]} for graph in given]
+        budgets, options["most_documents"] = {"x": 8}, 8
+    data = from_source(given).shuffle(seed=3)
+    packed = data.pack(budgets, **options)
+
+    def read() -> None:
+        if door == "columns":
+            boxes = [((0, 8), (2, 3)) if name == "near" else None for name in sorted(packed.spec)]
+            out = [np.empty((len(packed), 8, 1), np.int32) if box else None for box in boxes]
+            packed.source.read_into(np.arange(len(packed)), boxes, out)
+        elif door == "loader":
+            list(Dataloader(packed, 1, partition=P(), num_workers=1))
+        elif door == "stream":
+            stream = from_source(given).to_stream(lanes=2).pack(budgets, **options)
+            list(Dataloader(stream, 2, remainder="pad", partition=P(), num_workers=0).host_batches())
+        else:
+            packed.read(range(len(packed)))
+
+    remedy = f"pass missing={index} if" if index < 0 else "mend it in a map"
+    message = rf"row 2: leaf 'near' has the index {index}, but 'x' has 3 entries there.*; {remedy}"
+    with pytest.raises(LeafError, match=message):
+        read()
+    kept = data.pack(budgets, **options, missing=index if index < 0 else 400)
+    if index != 3:
+        kept.read(range(len(kept)))  # as advised
+    if index == 400:
+        with pytest.raises(LeafError, match="index 400"):
+            data.pack(budgets, **options, missing=-1).read(range(len(kept)))
+
+
+def test_missing_is_checked_and_in_the_state() -> None:
+    data = from_source(neighbours([3, 2], -1))
+    options: dict[str, Any] = {"method": "best_fit", "offsets": {"near": "x"}}
+    wrong: list[tuple[Any, str]] = [
+        (3, "missing=3 may be an index, of up to 7; pass another value, such as -1"),
+        (-(2**40), "does not fit leaf 'near', which is int32; leave it out, or cast"),
+        ("no", "missing='no': pass the value of indices that stays as it is, such as -1"),
+    ]
+    for missing, message in wrong:
+        with pytest.raises(ArgumentError, match=message):
+            _ = data.pack({("x", "near"): 8}, **options, missing=missing).spec
+    with pytest.raises(ArgumentError, match="missing=-1 is for leaves of indices; name them in offsets="):
+        data.pack({("x", "near"): 8}, method="best_fit", missing=-1)
+    kept = data.pack({("x", "near"): 8}, **options, missing=-1)
+    assert kept.order_facts != data.pack({("x", "near"): 8}, **options).order_facts

@@ -1,9 +1,12 @@
 """Sequence-length schedules: crops the leaves of a dataset to their first entries."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from loadax.core.arguments import shown
+from loadax.core.leaf_names import path_of, unknown_leaf, value_at
 from loadax.core.spec import flatten_spec
-from loadax.core.tree import flatten
+from loadax.core.tree import Structure, flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec
@@ -11,22 +14,36 @@ from loadax.sources.wrappers.crop import CroppedSource, first_columns
 from loadax.transforms import BatchMap
 
 
-def cut_to(dataset: Dataset, length: int) -> Dataset:
-    """Crops every full-length sequence of the dataset to its first `length` entries.
+def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> Dataset:
+    """Crops sequences of the dataset to their first entries.
 
-    Full length is the longest first dimension of any leaf of an example.
+    Leaves whose first dimension is that of the named leaf are cropped with it. Without a name, that
+    is the longest first dimension, if no other leaf could be meant.
+
+    Args:
+        dataset: The dataset.
+        lengths: Length of each named leaf; the name "" is for the longest one.
+        given: What the user passed as `seq_len`, for errors.
 
     Raises:
-        ArgumentError: If no leaf is that long.
+        ArgumentError: If no leaf is that long, several could be meant, or there is no such leaf.
     """
     specs, structure = flatten_spec(dataset.spec)
-    full = max((spec.shape[0] for spec in specs if spec.shape), default=0)
-    if not 1 <= length <= full:
-        raise ArgumentError(
-            f"seq_len={length}: the longest leaf has {full} entries ({', '.join(structure.paths)}); pass 1 to {full}"
-        )
+    cropped: dict[int, int] = {}  # length by first dimension
+    for name, length in lengths:
+        full = _named(name, specs, structure) if name else _longest(length, given, specs, structure)
+        if not 1 <= length <= full:
+            which = f"leaf {name!r}" if name else "the longest leaf"
+            raise ArgumentError(
+                f"seq_len={length}: {which} has {full} entries ({', '.join(structure.paths)}); pass 1 to {full}"
+            )
+        if cropped.setdefault(full, length) != length:
+            raise ArgumentError(
+                f"seq_len={shown(given)}: {name!r} has {full} entries, as a leaf before it that is cropped to "
+                f"{cropped[full]}; leaves of one length are cropped together, so name one of them"
+            )
     cut = structure.build(
-        ArraySpec((length, *spec.shape[1:]), spec.dtype) if spec.shape and spec.shape[0] == full else spec
+        ArraySpec((cropped.get(spec.shape[0], spec.shape[0]), *spec.shape[1:]), spec.dtype) if spec.shape else spec
         for spec in specs
     )
     if not dataset.maps:
@@ -39,3 +56,31 @@ def cut_to(dataset: Dataset, length: int) -> Dataset:
     place = dataset.reader.traits.num_maps
     cropping = BatchMap(crop, rng=False, seed=0, place=place, spec=cut)
     return Dataset(dataset.source, dataset.order, (*dataset.maps, cropping)).probed_at(dataset.reader.first)
+
+
+def _named(name: str, specs: Sequence[ArraySpec], structure: Structure) -> int:
+    """First dimension of a leaf."""
+    tree = structure.build(range(len(specs)))
+    path = path_of(tree, name)
+    leaf = None if path is None else value_at(tree, path)
+    if not isinstance(leaf, int):
+        raise ArgumentError(f"seq_len: {unknown_leaf(name, structure.names)}", argument="seq_len")
+    return specs[leaf].shape[0] if specs[leaf].shape else 0
+
+
+def _longest(length: int, given: Any, specs: Sequence[ArraySpec], structure: Structure) -> int:
+    """The longest first dimension of all leaves, if no shorter one could be cropped to the length."""
+    firsts: dict[int, str] = {}  # a leaf by its first dimension
+    for spec, name in zip(specs, structure.names, strict=True):
+        if spec.shape:
+            firsts.setdefault(spec.shape[0], name)
+    full = max(firsts, default=0)
+    others = [name for first, name in firsts.items() if length <= first < full]
+    if others and length >= 1:
+        leaves = ", ".join(f"{name!r} has {first}" for first, name in firsts.items() if first >= length)
+        raise ArgumentError(
+            f"seq_len={shown(given)}: leaves of several lengths could be cropped: {leaves} entries; name the one that "
+            f"is meant: seq_len={{{others[0]!r}: {given!r}}} or, as in earlier releases, "
+            f"seq_len={{{firsts[full]!r}: {given!r}}}"
+        )
+    return full
