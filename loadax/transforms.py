@@ -448,7 +448,7 @@ class Pad:
             path = (name,) if name in named else path_of(named, name)
             if path is None:
                 known = flatten(named, is_leaf=lambda node: type(node) is list)[1].names
-                raise LeafError(f"row {row}: pad(): {unknown_leaf(name, known)}")
+                raise LeafError(f"pad(), row {row}: {unknown_leaf(name, known)}")
             beside = _beside(path)
             if length_name is not None and path_of(value_at(named, path[:-1]), beside[-1]) is not None:
                 raise LeafError(

@@ -34,7 +34,8 @@ class DocumentLane:
     def __init__(self, reader: Reader, stream: StreamSource, lane: int, epoch: int, rows: Iterator[Any]):
         self._opened = OpenStream(stream)
         self._reader = reader.with_source(self._opened)
-        self._lane, self._lanes, self._epochs, self._rows = lane, stream.lanes, np.array([epoch]), rows
+        self.lane, self.lanes = lane, stream.lanes
+        self._epochs, self._rows = np.array([epoch]), rows
         # What gives the iterator's state and sets it; None: it has no state.
         self.methods = state_methods(rows)
         self.number = 0  # of the next document
@@ -51,7 +52,7 @@ class DocumentLane:
 
     def row_of(self, number: int) -> int:
         """Row of a document."""
-        return number * self._lanes + self._lane
+        return number * self.lanes + self.lane
 
     def _mapped(self, items: list[Tree], rows: Integers) -> Tree:
         """A document, mapped, in memory that the lane does not write to again."""

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.tree import map_leaves
-from loadax.errors import StateError
+from loadax.errors import SourceError, StateError
 from loadax.packing.document_lane import DocumentLane, DocumentState
 from loadax.packing.documents import PartsRequest, cut_documents
 from loadax.packing.form import Form
@@ -97,6 +98,8 @@ class PackedLane(Iterator[Tree]):
             parts += read
             held = sum((part.lengths for part in read), held)
         if not parts:
+            if not self._rows and self._documents.number:
+                raise self._nothing_fits()
             raise StopIteration
         lengths = np.array([part.lengths for part in parts])
         used = next_row(lengths, self._rows, options)
@@ -139,6 +142,19 @@ class PackedLane(Iterator[Tree]):
         lengths = self._packing.form.lengths([[leaf] for leaf in leaves])[0]
         skips, sizes = document_parts(lengths, options, row)
         return [_Part(number, skip, size, leaves, base) for skip, size in zip(skips.tolist(), sizes, strict=True)]
+
+    def _nothing_fits(self) -> SourceError:
+        """The error for a lane whose documents are all left out."""
+        options, documents = self._packing.options, self._documents
+        which = f"none of the {count_text(documents.number, 'document')} of lane {documents.lane} of {documents.lanes}"
+        if options.long != "drop" or options.method == "split":
+            return SourceError(f"{which} has entries; check what opens the lane")
+        cut = "" if options.by_leaf else " or long='cut',"
+        others = "" if documents.lanes == 1 else " or fewer lanes, so that each has a shorter document,"
+        return SourceError(
+            f"{which} fits a row: they are empty, or longer than seq_len={options.seq_len}, and long='drop' leaves "
+            f"them out; pass a larger seq_len,{cut}{others} or leave them out where the lane is opened"
+        )
 
     def _row(self, used: Integers) -> Tree:
         """The row of the used entries of all parts, int64[parts, lengths]."""

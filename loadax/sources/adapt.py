@@ -171,6 +171,11 @@ class ObjectSource(BaseSource):
 
     def __init__(self, items: Any, thread_safe: bool | None = None):
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
+        if missing and callable(items) and not isinstance(items, type):
+            raise ArgumentError(
+                f"the data is {type_text(items)}, which is called for its rows; if it returns an iterator of them, it "
+                "is a stream: from_stream(lambda lane, lanes: FUNCTION(), lanes=1); pass what it returns otherwise"
+            )
         if missing:
             raise ArgumentError(
                 f"the data is {type_text(items)} without {' and '.join(missing)}, "

@@ -1,5 +1,6 @@
 """Advice of a `Dataloader` and its iterators."""
 
+import functools
 import itertools
 import os
 import warnings
@@ -434,3 +435,53 @@ def buckets_of_rows_that_change(case: Case) -> None:
     with case.refused(ArgumentError):
         Dataloader(rows.shuffle(0)[:32], buckets())
     assert len(Dataloader(rows[:32].shuffle(0), buckets())) == 4
+
+
+def pairs_of_leaves(shorter: int | None = None) -> Any:
+    """Rows of tokens and labels that are equally long, but for one row."""
+    lengths = [1 + row % 8 for row in range(64)]
+    return from_source(
+        [
+            {"tokens": np.arange(length), "labels": np.arange(length - (row == shorter))}
+            for row, length in enumerate(lengths)
+        ]
+    )
+
+
+@follows("leave out its pad(), and pass Buckets(…, …, value={…: …}), or Buckets((…,), …) to keep …")
+def leaf_padded_before_buckets(case: Case) -> None:
+    padded = pairs_of_leaves().pad({"labels": 8})
+    with case.refused(ArgumentError):
+        loader_of(padded, batch_size=loadax.Buckets("tokens", {4: 8, 8: 8}))
+    both = loadax.Buckets(("tokens", "labels"), {4: 8, 8: 8}, value={"labels": -100})
+    assert loader_of(pairs_of_leaves(), batch_size=both)[0]["labels"].shape == (8, 4)
+    assert loader_of(padded, batch_size=loadax.Buckets(("tokens",), {4: 8, 8: 8}))[0]["labels"].shape == (8, 8)
+
+
+@follows("or pad the leaf before, to one length: .pad({…: …}) and Buckets(…, …)")
+def row_whose_leaves_differ_in_length(case: Case) -> None:
+    data = pairs_of_leaves(shorter=10)
+    with case.refused():
+        list(loader_of(data, batch_size=loadax.Buckets("tokens", {4: 8, 8: 8})))
+    alone = loadax.Buckets(("tokens",), {4: 8, 8: 8})
+    assert len(list(loader_of(data.pad({"labels": 8}), batch_size=alone))) == 8
+
+
+@follows("a leaf as long as … is padded with it if it is named: Buckets(…, …)")
+def ragged_leaf_beside_that_of_buckets(case: Case) -> None:
+    with case.refused():
+        list(loader_of(pairs_of_leaves(), batch_size=loadax.Buckets(("tokens",), {4: 8, 8: 8})))
+    both = loadax.Buckets(("tokens", "labels"), {4: 8, 8: 8})
+    assert len(list(loader_of(pairs_of_leaves(), batch_size=both))) == 8
+
+
+@follows("it is a stream: from_stream(lambda lane, lanes: FUNCTION(), lanes=1)")
+def function_of_rows(case: Case) -> None:
+    def numbers(count: int = 16) -> Any:
+        yield from ({"x": np.int64(number)} for number in range(count))
+
+    for function in (lambda: iter(numbers()), functools.partial(lambda count: iter(numbers(count)), 16)):
+        with case.refused(ArgumentError):
+            loader_of(function)
+        stream = loadax.from_stream(lambda lane, lanes, rows=function: rows(), lanes=1)
+        assert len(list(loader_of(stream).host_batches())) == 2

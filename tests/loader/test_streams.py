@@ -468,3 +468,22 @@ def test_later_passes_open_lanes_again() -> None:
     first, second = (batches_of(data) for _ in range(2))
     np.testing.assert_equal(first, second)
     assert sorted(lanes.opened) == [0, 0, 1, 1, 2, 2]  # that of the probe is read on
+
+
+def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def open_lane(lane: int, lanes: int) -> Any:
+        return iter([{"x": np.int64(lane)} for _ in range(4 if lane % 2 else 40)])
+
+    def loader() -> Any:
+        return Dataloader(from_stream(open_lane, lanes=4), 4, num_workers=0, remainder="pad")
+
+    with loader().host_batches() as batches:
+        for _ in range(15):
+            next(batches)
+        state = json.loads(json.dumps(batches.get_state()))
+    with caplog.at_level("INFO", "loadax"), loader().host_batches(state) as batches:
+        next(batches)
+    told = [record for record in caplog.records if "skipping" in record.message]
+    assert [record.levelname for record in told] == ["INFO"] * len(told)
+    assert all("of 2 lanes" in record.message for record in told)
+    assert told

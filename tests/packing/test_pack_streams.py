@@ -316,7 +316,37 @@ def test_refused_arguments_and_documents() -> None:
         from_stream(lambda lane, lanes: ["text"], lanes=1).pack(8)
     with pytest.raises(SourceError, match="lane 0 of the stream has none; check what opens its lanes"):
         from_stream(lambda lane, lanes: [], lanes=1).pack(8)
-    with pytest.raises(SourceError, match=r"the stream has no rows; check what it is made of"):
+    with pytest.raises(SourceError, match="none of the 3 documents of lane 0 of 1 has entries; check"):
         host_steps(from_stream(lambda lane, lanes: [np.zeros(0)] * 3, lanes=1).pack(8), 1, 1)
     with pytest.raises(ArgumentError, match=r"long='cut' is for best_fit and first_fit"):
         stream.pack(8, long="cut")
+
+
+def long_documents(of_lane: int | None, count: int = 64) -> Any:
+    """Documents of 4 entries, and of 20 in one of 8 lanes; None: in all."""
+    lengths = [20 if of_lane is None or row % 8 == of_lane else 4 for row in range(count)]
+    return from_source([np.arange(length) for length in lengths])
+
+
+@pytest.mark.parametrize(("of_lane", "lanes"), [(None, 1), (None, 8), (3, 8)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_lanes_whose_documents_are_all_too_long_say_so(of_lane: int | None, lanes: int, workers: int) -> None:
+    def steps(seq_len: int = 8, long: Any = "drop", lanes: int = lanes) -> int:
+        packed = long_documents(of_lane).to_stream(lanes=lanes).pack(seq_len, method="best_fit", long=long)
+        loader = Dataloader(packed, 8, num_workers=workers, remainder="drop")
+        return sum(1 for _ in loader.host_batches())
+
+    documents, lane = 64 // lanes, of_lane or 0
+    which = rf"none of the {documents} documents of lane {lane} of {lanes} fits a row: .*longer than seq_len=8"
+    fewer = " or fewer lanes" if lanes > 1 else ""
+    with pytest.raises(SourceError, match=rf"{which}.*; pass a larger seq_len, or long='cut',{fewer}"):
+        steps()
+    assert steps(seq_len=20)
+    assert steps(long="cut")
+    if of_lane is not None:
+        assert steps(lanes=1)
+
+
+def test_one_lane_without_rows_is_not_told_to_be_fewer() -> None:
+    with pytest.raises(SourceError, match=r"lane 0 of 1 has no rows; check what opens it"):
+        host_steps(from_stream(lambda lane, lanes: [], lanes=1, spec=np.zeros(2)), 1, 1)

@@ -16,6 +16,7 @@ from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
 
 _MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
+_FEW_SKIPPED = 64  # rows of a lane, which are read within moments: no reason to warn
 _MOST_ITEMS = 128  # rows that are stacked at once
 _MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
 
@@ -256,7 +257,7 @@ class OpenLanes:
 
     def _open(self, lanes: Sequence[int], rows: Sequence[int]) -> None:
         """Opens the lanes that are not open yet, to be read from these rows on."""
-        skipped, stateless = [], 0
+        skipped, stateless = [], 0  # rows to skip of lanes that have any left
         for number, row in zip(lanes, rows, strict=True):
             if number in self._lanes:
                 continue
@@ -265,12 +266,14 @@ class OpenLanes:
             if row - state.row > _MOST_SKIPPED:
                 what = f"lane {number} would have to read {row - state.row} rows to skip them, which takes days"
                 raise StateError(f"{what}; pass a state of get_state() of this run, or an earlier step")
-            if row > state.row:
+            if row > state.row and not self._lanes[number].ended:
                 skipped.append(row - state.row)
                 stateless += state.state is None
         if skipped:
             text = "loadax: reading and skipping %s of %s, to reach the step; lanes without a saved state: %d"
-            log.warning(text, count_text(sum(skipped), "row"), count_text(len(skipped), "lane"), stateless)
+            level = logging.WARNING if max(skipped) > _FEW_SKIPPED else logging.INFO
+            facts = count_text(sum(skipped), "row"), count_text(len(skipped), "lane"), stateless
+            log.log(level, text, *facts)
 
     def _saved_state(self, number: int, row: int) -> LaneState:
         """The latest saved state of a lane before a row."""
