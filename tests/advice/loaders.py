@@ -480,8 +480,11 @@ def function_of_rows(case: Case) -> None:
     def numbers(count: int = 16) -> Any:
         yield from ({"x": np.int64(number)} for number in range(count))
 
-    for function in (lambda: iter(numbers()), functools.partial(lambda count: iter(numbers(count)), 16)):
+    def opened(count: int = 16) -> Any:
+        return iter(numbers(count))
+
+    for function in (opened, functools.partial(opened, 16)):
         with case.refused(ArgumentError):
             loader_of(function)
-        stream = loadax.from_stream(lambda lane, lanes, rows=function: rows(), lanes=1)
+        stream = loadax.from_stream(lambda lane, lanes: function(), lanes=1)  # noqa: B023
         assert len(list(loader_of(stream).host_batches())) == 2

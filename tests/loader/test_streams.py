@@ -1,3 +1,4 @@
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -475,7 +476,7 @@ def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.Lo
         return iter([{"x": np.int64(lane)} for _ in range(4 if lane % 2 else 40)])
 
     def loader() -> Any:
-        return Dataloader(from_stream(open_lane, lanes=4), 4, num_workers=0, remainder="pad")
+        return Dataloader(from_stream(open_lane, lanes=4), 8, num_workers=0, remainder="pad")
 
     with loader().host_batches() as batches:
         for _ in range(15):
