@@ -348,5 +348,5 @@ def test_lanes_whose_documents_are_all_too_long_say_so(of_lane: int | None, lane
 
 
 def test_one_lane_without_rows_is_not_told_to_be_fewer() -> None:
-    with pytest.raises(SourceError, match=r"lane 0 of 1 has no rows; check what opens it"):
+    with pytest.raises(SourceError, match=r"the stream has no rows; check what it is made of"):
         host_steps(from_stream(lambda lane, lanes: [], lanes=1, spec=np.zeros(2)), 1, 1)
