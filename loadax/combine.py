@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, get_args
 
+import numpy as np
+
 from loadax.composition.concat import ConcatenatedSource
 from loadax.core.arguments import choice, entries, integer, number, shown
 from loadax.core.tree import flatten
@@ -13,8 +15,13 @@ from loadax.dataset import Dataset, zipped
 from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
-from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop, whole_weights
+from loadax.plan.even import MOST_SLOTS
+from loadax.plan.mix import ENDLESS, EVEN, Mixed, Segment, Stop, whole_weights
 from loadax.sources.library import comes_from
+
+_MOST_UNITS = 1 << 16  # sum of the weights of a block of a mixture before version 3
+_MOST_OFF = Fraction(101, 100)  # of a share that is rounded, beyond which there is a warning
+_MOST_DIGITS = 17  # behind the first one, which tell any float64 from others
 
 
 def concat(datasets: Sequence[Any]) -> Dataset:
@@ -45,27 +52,32 @@ def mix(
     seed: int = 0,
     stop: Stop = "first",
     by: str = "example",
-    version: int = 1,
+    version: int = EVEN,
 ) -> Dataset:
-    """Mixes datasets in exact proportions: every block of positions has exactly its share of each.
+    """Mixes datasets in exact proportions, evenly: every run of positions has nearly its share of each.
+
+    A block of positions, as many as the sum of the weights in lowest terms, has exactly its share. A shorter run of n
+    positions has n times the share, give or take a few rows.
 
     Each dataset keeps its own order and maps, and goes through its own epochs, with another shuffle in each if it is
     shuffled: shuffle the datasets, not the mixture. Any position is computed directly, without those before it.
 
     Args:
         datasets: Datasets with equal element specs, as a dict by name, or as a sequence, with names "0", "1", ….
-        weights: Weights of at least 0 in any unit, as a dict by name or a sequence. They are converted to integers:
-            exactly if they are decimals or fractions with few digits, else to a 65,536th of their sum. Or a schedule of
-            weights by the first example that they apply to, `{0: …, 1_000_000: …}`. Changing a later entry does not
-            change earlier examples, and each dataset continues where it was.
+        weights: Weights of at least 0 in any unit, as a dict by name or a sequence, such as the lengths of the
+            datasets, of which an epoch has each row once. Floats mean the decimal that they are written as: 0.7, also
+            as float32 or bfloat16, is seven tenths. They are converted to integers: exactly, if their sum in lowest
+            terms is at most 2**44, else to a 2**44th of their sum. Or a schedule of weights by the first example that
+            they apply to, `{0: …, 1_000_000: …}`. Changing a later entry does not change earlier examples, and each
+            dataset continues where it was.
         seed: Seed of the order in which the datasets take turns.
         by: Unit of the schedule: "example", or "step", which needs a `Dataloader` directly after `mix`.
         stop: End of an epoch of the mixture. "first": when one dataset is exhausted; "all": when all have been
             exhausted once, while the others start over; "never": the mixture is endless.
-        version: Version of the order within blocks. 1: one of 64 patterns per block, drawn once from the seed, so some
-            places of a block have more rows of a dataset than others: 5.9 to 15.6 % where its weight is 0.1. 2: the
-            patterns are rotated at random, and every place has its share. Pass 2 for new runs, above all where a place
-            in the batch means a device; a saved run continues with the version that it began with.
+        version: Version of the order, for runs that began with an earlier one: a state goes on with its own. 1: what
+            `mix` did by default before there was version 3. One of 64 random patterns a block, so that some places of a
+            block have more rows of a dataset than others: 5.9 to 15.6 % where its weight is 0.1. 2: these are rotated
+            at random, and every place has its share. Both round weights to a 65,536th of their sum.
 
     Raises:
         ArgumentError: When a weight is negative or not a number, all are zero, a name is wrong, or a dataset is empty.
@@ -95,8 +107,8 @@ def mix(
     choice("stop", stop, get_args(Stop))
     choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")
     version = integer("version", version)
-    if version not in (1, 2):
-        raise ArgumentError(f"version={version}: pass 1 or 2")
+    if version not in (1, 2, EVEN):
+        raise ArgumentError(f"version={version}: pass {EVEN}, or 1 or 2 to go on with a run that began with it")
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
     source = ConcatenatedSource([part.reader for part in parts.values()], "mix", list(parts))
@@ -104,7 +116,7 @@ def mix(
         tuple(part.order for part in parts.values()),
         tuple(len(part.source) for part in parts.values()),
         tuple(parts),
-        _segments(weights, list(parts)),
+        _segments(weights, list(parts), version),
         seed,
         stop,
         by_step=by == "step",
@@ -174,14 +186,14 @@ def _listed(datasets: Any, noun: str) -> list[Any]:
     return entries("datasets", datasets, noun)
 
 
-def _segments(weights: Any, names: list[str]) -> tuple[Segment, ...]:
+def _segments(weights: Any, names: list[str], version: int) -> tuple[Segment, ...]:
     scheduled = isinstance(weights, Mapping) and bool(weights) and all(type(key) is int for key in weights)
     if not scheduled:
-        return (Segment(0, _units(weights, names, "weights")),)
+        return (Segment(0, _units(weights, names, "weights", version)),)
     starts = list(weights)
     if starts[0] != 0 or starts != sorted(set(starts)):
         raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, in ascending order")
-    return tuple(Segment(start, _units(entry, names, f"weights[{start}]")) for start, entry in weights.items())
+    return tuple(Segment(start, _units(entry, names, f"weights[{start}]", version)) for start, entry in weights.items())
 
 
 def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
@@ -199,7 +211,7 @@ def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
                 break
 
 
-def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
+def _units(weights: Any, names: list[str], label: str, version: int) -> tuple[int, ...]:
     """Weights of one block as integers without a common divisor."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
@@ -211,15 +223,49 @@ def _units(weights: Any, names: list[str], label: str) -> tuple[int, ...]:
             raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; pass one for each")
     else:
         raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
-    exact = [_fraction(weight, f"{label}[{names[index]!r}]") for index, weight in enumerate(given)]
+    exact = [_fraction(weight, f"{label}[{names[index]!r}]", version) for index, weight in enumerate(given)]
     if not any(exact):
         raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    return whole_weights(exact)
+    most = MOST_SLOTS if version == EVEN else _MOST_UNITS
+    units = whole_weights(exact, most)
+    if sum(units) >= most:
+        _warn_of_rounding(units, exact, names, label, version)
+    return units
 
 
-def _fraction(value: Any, label: str) -> Fraction:
-    """The number as written in decimal: 0.1 is exactly a tenth."""
+def _warn_of_rounding(
+    units: Sequence[int], exact: Sequence[Fraction], names: Sequence[str], label: str, version: int
+) -> None:
+    """Warns if a dataset is drawn noticeably more or less often than its weight says."""
+    per_unit = sum(exact) / sum(units)
+    times = {name: units[part] * per_unit / exact[part] for part, name in enumerate(names) if exact[part]}
+    worst = max(times, key=lambda name: max(times[name], 1 / times[name]))
+    if 1 / _MOST_OFF <= times[worst] <= _MOST_OFF:
+        return
+    remedy = f"a new run can pass version={EVEN}" if version < EVEN else "leave out datasets of such tiny weights"
+    warnings.warn(
+        f"mix: {label} in lowest terms have a larger sum than {sum(units):,}, to which they are rounded, so dataset "
+        f"{worst!r} is drawn {float(times[worst]):.3g} times as often as its weight says; {remedy}",
+        stacklevel=5,
+    )
+
+
+def _fraction(value: Any, label: str, version: int) -> Fraction:
+    """The number as written in decimal: 0.1 is exactly a tenth, in any floating-point type."""
     remedy = "a number of at least 0"
-    if number(label, value, remedy) < 0:
+    exact = number(label, value, remedy)
+    if exact < 0:
         raise ArgumentError(f"{label}={value!r}: pass {remedy}")
-    return Fraction(value) if isinstance(value, int | Fraction) else Fraction(repr(float(value)))
+    if isinstance(value, int | Fraction):
+        return Fraction(value)
+    kind = getattr(getattr(value, "dtype", None), "type", float)
+    if version < EVEN or issubclass(kind, np.float64 | float):
+        return Fraction(repr(exact))
+    if issubclass(kind, np.integer):
+        return Fraction(int(value))
+    # The decimal with the fewest digits that this type reads as the value
+    for digits in range(1, _MOST_DIGITS):
+        decimal = f"{exact:.{digits}e}"
+        if kind(float(decimal)) == value:
+            return Fraction(decimal)
+    return Fraction(repr(exact))

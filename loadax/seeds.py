@@ -180,17 +180,18 @@ def _digest(data: bytes) -> int:
 def _absorb(key: Any, tag: Any, word: Any) -> Any:
     """Output `word` of the splitmix64 stream that (`key`, `tag`) starts."""
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
-        return _mix_int(_mix_int(key + tag) + word * _GOLDEN)
+        return scramble_int(scramble_int(key + tag) + word * _GOLDEN)
     plain = isinstance(key, int) and isinstance(tag, int)
-    start = _mix_int(key + tag) if plain else _mix(np.add(_as_words(key), _as_words(tag)))
-    return _mix(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
+    start = scramble_int(key + tag) if plain else scramble(np.add(_as_words(key), _as_words(tag)))
+    return scramble(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
 
 
 def _as_words(value: Any) -> Words:
     return np.asarray(value, np.uint64)
 
 
-def _mix_int(value: int) -> int:
+def scramble_int(value: int) -> int:
+    """Same as `scramble`, for an int, of which the lowest 64 bits count."""
     for shift, factor in _STAFFORD:
         value &= _MASK
         value = (value ^ value >> shift) * factor
@@ -198,8 +199,8 @@ def _mix_int(value: int) -> int:
     return value ^ value >> 31
 
 
-def _mix(values: Words) -> Words:
-    """Applies `_mix_int` to each value in place: Stafford's mixer 13, a bijection."""
+def scramble(values: Words) -> Words:
+    """Applies Stafford's mixer 13, a bijection of 64-bit words, to each value in place, and returns them."""
     spare = np.empty_like(values)
     for shift, factor in _STAFFORD_WORDS:
         np.bitwise_xor(values, np.right_shift(values, shift, out=spare), out=values)
@@ -295,9 +296,9 @@ def _rectangle(sizes: Words) -> tuple[Words, Words]:
 def _round_keys(keys: Words, rounds: int) -> list[Words]:
     steps = np.arange(1, rounds + 1, dtype=np.uint64) * _GOLDEN_WORD
     if not keys.ndim:
-        mixed = _mix(steps + keys)
+        mixed = scramble(steps + keys)
         return [mixed[round_index, ...] for round_index in range(rounds)]
-    return [_mix(np.add(keys, steps[round_index, ...])) for round_index in range(rounds)]
+    return [scramble(np.add(keys, steps[round_index, ...])) for round_index in range(rounds)]
 
 
 def _cycle_walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import grain
+import ml_dtypes
 import numpy as np
 import pytest
 import xarray
@@ -16,6 +17,7 @@ import loadax
 from loadax import Dataloader, from_arrays, mix
 from loadax.combine import _segments
 from loadax.errors import ArgumentError, LeafError, StateError
+from loadax.plan.mix import Segment
 from tests.loader.oracle import mesh_of
 from tests.sources.advice import follow
 
@@ -37,22 +39,31 @@ def web_and_code(weights: Any = (3, 1), **more: Any) -> loadax.Dataset:
         ((0.3, 0.7), (3, 7)),
         ((0.1, 0.2), (1, 2)),
         ((1 / 3, 2 / 3), (1, 2)),
-        ((2**-0.5, 1), (27146, 38390)),
+        ((0.7071067811865476, 1), (7286922051388, 10305263993028)),
         ((Fraction(1, 3), Fraction(2, 3)), (1, 2)),
         ((np.float32(0.5), np.int64(1)), (1, 2)),
         (np.array([0.1, 0.2]), (1, 2)),
         ((1, 0), (1, 0)),
-        ((1e-9, 1), (1, 65535)),
+        ((1e-9, 1), (1, 10**9)),
         ((10**30, 10**30), (1, 1)),
     ],
 )
 def test_weights_become_integers(weights: Any, units: tuple[int, ...]) -> None:
-    assert _segments(weights, ["a", "b"])[0].weights == units
+    assert _segments(weights, ["a", "b"], 3)[0].weights == units
+
+
+def test_weights_become_integers_of_sixteen_bits_before_version_3() -> None:
+    for version in (1, 2):
+        assert _segments((2**-0.5, 1), ["a", "b"], version)[0].weights == (27146, 38390)
+        assert _segments(np.array([0.7, 0.3], np.float32), ["a", "b"], version)[0].weights == (45875, 19661)
+        with pytest.warns(UserWarning, match="drawn 1.53e\\+04 times as often"):
+            assert _segments((1e-9, 1), ["a", "b"], version)[0].weights == (1, 65535)
 
 
 def test_every_weight_that_is_given_counts() -> None:
     weights = [1e-6] * 50 + [1.0, 2 / 3, 0.0]
-    units = _segments(weights, [str(number) for number in range(53)])[0].weights
+    with pytest.warns(UserWarning, match="dataset '0' is drawn"):
+        units = _segments(weights, [str(number) for number in range(53)], 1)[0].weights
     assert units[:50] == (1,) * 50
     assert units[52] == 0
     assert abs(units[51] / units[50] - 2 / 3) < 1e-4
@@ -75,7 +86,7 @@ def test_every_weight_that_is_given_counts() -> None:
         (lambda: web_and_code({5: (1, 1)}), r"scheduled from the examples \[5\]; begin at 0, in ascending order"),
         (lambda: web_and_code({0: (1, 1), 9: (1, 2), 5: (1, 1)}), "begin at 0, in ascending order"),
         (lambda: web_and_code(3), "weights=3: pass a dict of weights by name, or a sequence"),
-        (lambda: web_and_code(version=3), "version=3: pass 1 or 2"),
+        (lambda: web_and_code(version=4), "version=4: pass 3, or 1 or 2 to go on with a run that began with it"),
         (lambda: web_and_code(version="2"), "version='2': pass an int"),
         (lambda: web_and_code(stop="last"), "stop='last': pass 'first', 'all' or 'never'"),
         (lambda: web_and_code(by="batch"), "by='batch': pass 'example' or 'step': what a schedule counts"),
@@ -271,15 +282,79 @@ def test_rows_of_another_part_order_are_other_rows() -> None:
     assert len(set(described)) == 2
 
 
-def test_a_state_is_of_the_version_that_it_began_with() -> None:
-    old, new = (Dataloader(web_and_code((3, 1), version=version), 8, num_workers=0) for version in (1, 2))
+@pytest.mark.parametrize("versions", [(1, 2), (1, 3), (3, 1), (2, 3)])
+def test_a_state_is_of_the_version_that_it_began_with(versions: tuple[int, int]) -> None:
+    old, new = (Dataloader(web_and_code((3, 1), version=version), 8, num_workers=0) for version in versions)
     with new.iterate(3) as batches:
         state = batches.get_state()
         expected = np.asarray(next(batches)["x"]).tolist()
     with new.iterate(state) as batches:
         assert np.asarray(next(batches)["x"]).tolist() == expected
-    with pytest.raises(StateError, match=r"mix\(seed=0, stop='first'\) 3:1.*` differs from the saved run"):
+    with pytest.raises(StateError, match=r"mix\(seed=0, stop='first'.*\) 3:1.*` differs from the saved run"):
         old.iterate(state)
     assert old.rows(0).tolist() != new.rows(0).tolist()
     for loader in (old, new):
         assert [int((loader.rows(step) >= 600).sum()) for step in range(20)] == [2] * 20
+
+
+def test_state_of_former_default_names_the_version_that_goes_on() -> None:
+    """Advice followed to the letter: such a run goes on with the same batches."""
+    former = Dataloader(web_and_code((7, 3), version=1), 8, num_workers=0)
+    with former.iterate(3) as batches:
+        state = json.loads(json.dumps(batches.get_state()))
+    with pytest.raises(StateError, match=r"pass version=1 to mix\(\), in place of 3, which is for new runs"):
+        Dataloader(web_and_code((7, 3)), 8).iterate(state)
+    with Dataloader(web_and_code((7, 3), version=1), 8, num_workers=0).iterate(state) as batches:
+        assert np.asarray(next(batches)["x"]).tolist() == np.asarray(former[3]["x"]).tolist()
+
+
+SIZES = [1_000_000, 300_000, 20_000, 700, 31]
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+@pytest.mark.parametrize("sizes", [SIZES, [60_000, 40_000], [131_073, 7]])
+def test_lengths_as_weights_give_every_row_once(sizes: list[int], stop: Any) -> None:
+    mixed = mix([np.arange(size) for size in sizes], sizes, stop=stop)
+    rows = mixed.order.visits(np.zeros(len(mixed), np.int64), np.arange(len(mixed))).rows
+    assert (np.bincount(rows, minlength=sum(sizes)) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([0.7, 0.3], np.float32),
+        np.array([0.7, 0.3], np.float16),
+        np.array([0.7, 0.3], ml_dtypes.bfloat16),
+        [ml_dtypes.bfloat16(0.7), np.float32(0.3)],
+        [np.float64(0.7), Fraction(3, 10)],
+        [np.int8(7), np.uint64(3)],
+        [7_000_000, 3_000_000],
+        [7e-9, 3e-9],
+    ],
+)
+def test_weights_mean_the_decimals_that_they_are_written_as(weights: Any) -> None:
+    order: Any = web_and_code(weights).order
+    assert order.segments == (Segment(0, (7, 3)),)
+
+
+def test_weights_with_a_sum_of_up_to_two_to_the_44_are_exact() -> None:
+    order: Any = web_and_code([1, (1 << 44) - 1], stop="never").order
+    assert order.segments == (Segment(0, (1, (1 << 44) - 1)),)
+
+
+@pytest.mark.parametrize(
+    ("version", "weights", "message"),
+    [
+        (
+            1,
+            [1e-7, 1],
+            "sum than 65,536, .* dataset 'web' is drawn 153 times as often .*; a new run can pass version=3",
+        ),
+        (2, [1, 1e-7], "dataset 'code' is drawn 153 times as often as its weight says; a new run can pass version=3"),
+        (3, [1, 1e-15], "dataset 'code' is drawn 56.8 times as often .*; leave out datasets of such tiny weights"),
+    ],
+)
+def test_warning_of_weights_that_are_rounded(version: int, weights: Any, message: str) -> None:
+    with pytest.warns(UserWarning, match=message):
+        web_and_code(weights, stop="never", version=version)
+    web_and_code([0.123456789, 1], stop="never", version=version)  # by less than a hundredth

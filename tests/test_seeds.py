@@ -84,7 +84,7 @@ def test_derive_is_injective_in_its_last_element() -> None:
     assert np.unique(derive(5, "x", edges)).size == edges.size
     # The mixer and the factor before it are bijections of 64 bits, which is where injectivity comes from.
     for word in (0, 1, WORD - 1, 0x0123456789ABCDEF):
-        assert unmixed(seeds._mix_int(word)) == word
+        assert unmixed(seeds.scramble_int(word)) == word
     assert seeds._GOLDEN % 2 == 1
 
 

@@ -10,7 +10,8 @@ from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
 from loadax.plan.buckets import RunPlan
-from loadax.plan.mix import Mixed
+from loadax.plan.mix import EVEN, Mixed
+from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Order
 
@@ -61,6 +62,15 @@ class OrderHash:
         verb, lanes, *rest = self._order.describe()[0]
         others = (number for number in range(1, _MOST_LANES) if number != lanes)
         return next((number for number in others if _short(hash_of([verb, number, *rest])) == saved[0]), None)
+
+    def former_version(self) -> str:
+        """End of the message about another order: what a run that began with an earlier loadax passes."""
+        if any(isinstance(below, Mixed) and below.version == EVEN for below in depth_first(self._order)):
+            return (
+                f": if an earlier loadax saved it, whose mix() had other defaults, pass version=1 to mix(), in place of "
+                f"{EVEN}, which is for new runs"
+            )
+        return ""
 
     def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int]]:
         past, depends = self._past(epoch, position), list[Any]()
@@ -176,7 +186,7 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
         raise StateError(
             f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
-            f"{_remedy(order.lanes_of(state.get('verbs')))}"
+            f"{_remedy(order.lanes_of(state.get('verbs')))}{order.former_version()}"
         )
     if (saved := state.get(_KEY_SEED, order.key_seed)) != order.key_seed:
         raise StateError(

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from loadax.core.arguments import MOST_POSITIONS, shown
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
-from loadax.plan.mix import Mixed, Segment, whole_weights
+from loadax.plan.even import MOST_SLOTS
+from loadax.plan.mix import EVEN, Mixed, Segment, whole_weights
 from loadax.plan.order import VerbOrder, join_hits
 from loadax.plan.skips import Skips
 from loadax.plan.subset import Rule, keep_rows
 from loadax.protocols import Hits, Integers, Order, Visits
 
 BUCKETS_VERSION = 1
-_MOST_UNITS = 1 << 20  # positions of a block of a mixture
+_MOST_UNITS = 1 << 20  # positions of a block of a mixture before version 3
 
 
 def interleaved(steps: Sequence[int]) -> NDArray[np.uint8]:
@@ -69,7 +70,7 @@ def split(order: Order, chosen: Sequence[Integers], rules: Sequence[Rule], first
 
 
 def _share_of(mixed: Mixed, parts: Sequence[Order | None]) -> Order | None:
-    """The mixture of some rows of each part. An epoch is one block, where it has at most 2**20 positions."""
+    """The mixture of some rows of each part. An epoch is one block, but of many positions in versions 1 and 2."""
     shares = [Fraction(0 if own is None else own.size, part.size) for own, part in zip(parts, mixed.parts, strict=True)]
 
     def drawn(position: int) -> Integers:
@@ -83,7 +84,8 @@ def _share_of(mixed: Mixed, parts: Sequence[Order | None]) -> Order | None:
     for begin, end in pairwise([*begins, begins[-1] + mixed.size]):
         before, after = drawn(begin), drawn(end)
         if (after > before).any():
-            weights = whole_weights((after - before).tolist(), _MOST_UNITS)
+            most = MOST_SLOTS if mixed.version == EVEN else _MOST_UNITS
+            weights = whole_weights((after - before).tolist(), most)
             segments.append(Segment(int(before.sum()) if segments else 0, weights))
     size = int(drawn(mixed.size).sum())
     if not segments or not size:

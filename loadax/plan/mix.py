@@ -2,11 +2,13 @@
 
 Weights are integers, one per part, and their sum is the length of a block: every block of positions holds exactly
 `weights[i]` rows of part i. The order within a block is one of a few patterns, drawn once from the seed. So the part at
-any position, and the number of earlier rows of that part, are looked up and never counted. In version 2, the pattern of
-every block is rotated by a random number of slots, so that every place of a block is as likely to be of a part as any
-other: in version 1, a place has the share that the few patterns happen to give it. Each part goes through its
-own epochs at its own pace. An epoch of the mixture ends as `stop` says; the next one continues the mixture, and every
-part, at that point.
+any position, and the number of earlier rows of that part, are looked up and never counted. From version 2 on, the
+pattern of every block is rotated by a random number of slots, so that every place of a block is as likely to be of a
+part as any other: in version 1, a place has the share that the few patterns happen to give it. In version 3, patterns
+are even (see `loadax.plan.even`), and a large block has one of its own, which is computed where it is looked at.
+
+Each part goes through its own epochs at its own pace. An epoch of the mixture ends as `stop` says; the next one
+continues the mixture, and every part, at that point.
 
 A schedule sets weights from given positions on. A position does not depend on weights that are scheduled after it, and
 a part continues where it was when the weights change.
@@ -24,6 +26,7 @@ import numpy as np
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.errors import ArgumentError, ScheduleError
+from loadax.plan.even import EvenPatterns
 from loadax.plan.order import join_hits, parts_text
 from loadax.plan.part_orders import OrderOfParts, by_part
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
@@ -36,10 +39,13 @@ ENDLESS = MOST_POSITIONS
 _VERSION = 1  # of this order, in saved states
 _ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64
 _ROTATED_VERSION = 3  # of a mixture of version 2
+_EVEN_VERSION = 4  # of a mixture of version 3
+EVEN = 3  # the version of mixtures whose patterns are even
 # positions between the epochs of an endless mixture, and number of distinct epochs
 _FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
 _PATTERN_CELLS = 1 << 18  # total size of a block's patterns
 _MOST_PATTERNS = 64
+_MOST_LOOKED_UP = _PATTERN_CELLS // _MOST_PATTERNS  # slots of even patterns; larger ones are computed at each look
 _FEWEST_SLOTS = 1024  # of a pattern that are computed together
 _TOGETHER = 64  # segments whose draws are counted together: bounds the memory
 
@@ -58,11 +64,13 @@ class _Patterns:
     Args:
         seed: Seed of the mixture.
         weights: Number of slots of each part.
+        even: Patterns to look up; None: random ones.
     """
 
     _sorted: Integers  # see `_by_part`
 
-    def __init__(self, seed: int, weights: tuple[int, ...]):
+    def __init__(self, seed: int, weights: tuple[int, ...], even: EvenPatterns | None = None):
+        self._even = even
         self.weights = np.array(weights, np.int64)
         self.size = sum(weights)
         self.count = int(_count_of(self.size))
@@ -110,7 +118,11 @@ class _Patterns:
         rows = np.unique(pattern[missing])
         # Twice as far each time, so that a run through a large block computes each slot about twice.
         stop = min(max(int(np.max(slot)) + 1, 2 * int(self._known[rows].max()), _FEWEST_SLOTS), self.size)
-        part = self._parts[seeds.permute(np.arange(stop)[None], self.size, self._keys[rows, None])]
+        if self._even is None:
+            part = self._parts[seeds.permute(np.arange(stop)[None], self.size, self._keys[rows, None])]
+        else:
+            pattern, slots = np.repeat(rows, stop), np.tile(np.arange(stop), len(rows))
+            part = self._even.draws(pattern, slots)[0].reshape(len(rows), stop).astype(self._parts.dtype)
         order = np.argsort(part, axis=1, kind="stable")
         ordered = np.take_along_axis(part, order, axis=1)
         first = np.zeros(part.shape, np.int32)  # in the sorted row, where the run of equal parts begins
@@ -123,7 +135,12 @@ class _Patterns:
         self._known[rows] = stop  # last, for other threads
 
 
-_patterns = lru_cache(maxsize=64)(_Patterns)
+@lru_cache(maxsize=64)
+def _patterns(seed: int, weights: tuple[int, ...], version: int = 1) -> "_Patterns | EvenPatterns":
+    if version < EVEN:
+        return _Patterns(seed, weights)
+    even = EvenPatterns(seed, np.array([weights], np.int64))
+    return even if even.size > _MOST_LOOKED_UP else _Patterns(seed, weights, even)
 
 
 def _count_of(size: Any) -> Any:
@@ -146,7 +163,7 @@ class Mixed(OrderOfParts):
         stop: End of an epoch: "first": before a part would start its next epoch; "all": when every part has finished
             one; "never"; or a number of positions.
         by_step: Whether segments begin at steps instead, which only a run can convert: see `at_positions`.
-        version: Version of the order within blocks, 1 or 2.
+        version: Version of the order within blocks, 1 to 3.
     """
 
     names: tuple[str, ...]
@@ -241,12 +258,12 @@ class Mixed(OrderOfParts):
         for index in np.unique(which).tolist():
             segment, before = self.segments[index], self._before[index]
             chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
-            patterns = _patterns(self.seed, segment.weights)
+            patterns = _patterns(self.seed, segment.weights, self.version)
             block, slot = np.divmod(positions[chosen] - segment.start, patterns.size)
-            pattern, turn = self._pattern(block, patterns.count, patterns.size)
+            pattern, turn = self._pattern(block, patterns.size)
             drawn, rank = patterns.draws(pattern, (slot + turn) % patterns.size)
             weights = patterns.weights[drawn]
-            if self.version > 1:
+            if self._rotates(patterns.size):
                 rank = (rank - patterns.before(pattern, drawn, turn)) % weights
             part[chosen] = drawn
             draws[chosen] = before[drawn] + block * weights + rank
@@ -270,13 +287,15 @@ class Mixed(OrderOfParts):
             # Of several segments that begin at the same draw, only the last draws the part.
             which[chosen] = np.searchsorted(self._before[:, part], draws[chosen], side="right") - 1
         for index in np.unique(which).tolist():
-            patterns = _patterns(self.seed, self.segments[index].weights)
+            patterns = _patterns(self.seed, self.segments[index].weights, self.version)
             chosen = np.flatnonzero((which == index) & (patterns.weights[parts] > 0))
             part = parts[chosen]
             share = patterns.weights[part]
             block, rank = np.divmod(draws[chosen] - self._before[index, part], share)
-            pattern, turn = self._pattern(block, patterns.count, patterns.size)
-            if self.version > 1:
+            met = block <= ENDLESS // patterns.size  # no run reaches later ones
+            chosen, part, share, block, rank = (each[met] for each in (chosen, part, share, block, rank))
+            pattern, turn = self._pattern(block, patterns.size)
+            if self._rotates(patterns.size):
                 rank = (rank + patterns.before(pattern, part, turn)) % share
             slots = (patterns.slots(pattern, part, rank) - turn) % patterns.size
             positions[chosen] = self.segments[index].start + block * patterns.size + slots
@@ -315,7 +334,7 @@ class Mixed(OrderOfParts):
             [name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)
         ]
         version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
-        version = _ROTATED_VERSION if self.version > 1 else version
+        version = {2: _ROTATED_VERSION, EVEN: _EVEN_VERSION}.get(self.version, version)
         segments = [[segment.start, list(segment.weights)] for segment in self.segments]
         return [["mix", parts, segments, self.seed, self.stop, version]]
 
@@ -325,7 +344,7 @@ class Mixed(OrderOfParts):
             for segment in self.segments
         )
         parts = parts_text(zip(self.names, self.parts, strict=True))
-        version = f", version={self.version}" * (self.version > 1)
+        version = "" if self.version == EVEN else f", version={self.version}"
         return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
 
     @cached_property
@@ -346,7 +365,13 @@ class Mixed(OrderOfParts):
         weights = np.array([segment.weights for segment in self.segments[segments]])
         sizes = weights.sum(axis=1)
         blocks, begun = np.divmod(positions - self._starts[segments], sizes)
-        pattern, turn = self._pattern(blocks, _count_of(sizes), sizes)
+        pattern, turn = self._pattern(blocks, sizes)
+        if self.version == EVEN:
+            even = EvenPatterns(self.seed, weights)
+            stop = turn + begun
+            wraps = stop >= sizes
+            counted = even.counts(pattern, np.where(wraps, stop - sizes, stop)) - even.counts(pattern, turn)
+            return (blocks + np.where(wraps, 1, 0))[:, None] * weights + counted
         # Of the last block, the fewer slots are looked at: those that are drawn, or those that are left.
         many = begun > sizes // 2
         first, length = np.where(many, turn + begun, turn), np.where(many, sizes - begun, begun)
@@ -359,16 +384,27 @@ class Mixed(OrderOfParts):
         counted = np.bincount(cells, minlength=weights.size).reshape(weights.shape)
         return blocks[:, None] * weights + np.where(many[:, None], weights - counted, counted)
 
-    def _pattern(self, block: Integers, count: Any, size: Any) -> tuple[Integers, Integers]:
-        """Pattern of each block, of `count` ones of `size` slots, and the slot of it that the block begins with."""
-        pattern = (seeds.derive(self.seed, "pattern", block) % np.asarray(count, np.uint64)).astype(np.int64)
+    def _pattern(self, block: Integers, size: Any) -> tuple[Integers, Integers]:
+        """Pattern of each block of `size` slots, an int or int64[n], and the slot of it that the block begins with."""
+        count = np.asarray(_count_of(size), np.uint64)
+        pattern = (seeds.derive(self.seed, "pattern", block) % count).astype(np.int64)
         if self.version == 1:
             return pattern, np.zeros_like(pattern)
-        turn = seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)
-        return pattern, turn.astype(np.int64)
+        turn = (seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)).astype(np.int64)
+        if self.version == 2:
+            return pattern, turn
+        rotates = self._rotates(size)
+        return np.where(rotates, pattern, block), np.where(rotates, turn, 0)
+
+    def _rotates(self, size: Any) -> Any:
+        """Whether blocks of `size` slots, an int or int64[n], rotate one of a few patterns.
+
+        In version 3, larger blocks have a pattern each.
+        """
+        return self.version == 2 or (self.version == EVEN and size <= _MOST_LOOKED_UP)
 
 
-def whole_weights(weights: Sequence[Fraction | int], most: int = 1 << 16) -> tuple[int, ...]:
+def whole_weights(weights: Sequence[Fraction | int], most: int) -> tuple[int, ...]:
     """Weights of one block, not all zero, as integers without a common divisor.
 
     They are exact, unless their sum would be above `most`: then that is their sum, by largest remainders, and positive

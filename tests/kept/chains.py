@@ -56,7 +56,7 @@ CHAINS: dict[str, Callable[[], Dataset]] = {
     "select": lambda: numbers().select([5, 3, 99, 3]),
     "sample": lambda: numbers(10).sample(np.arange(10) + 1.0, 40, seed=2),
     "concat": lambda: loadax.concat([numbers(), numbers(20, 1000)]).shuffle(4),
-    "mix": lambda: loadax.mix([numbers().shuffle(1), numbers(50, 1000).shuffle(2)], [0.7, 0.3], seed=6),
+    "mix": lambda: loadax.mix([numbers().shuffle(1), numbers(50, 1000).shuffle(2)], [0.7, 0.3], seed=6, version=1),
     "zip": lambda: loadax.zip({"a": numbers(), "b": numbers(ROWS, 500)}).shuffle(1),
     "windows": lambda: numbers().windows(4, 2, lead=1).shuffle(1),
     "filter": lambda: filtered().shuffle(9),

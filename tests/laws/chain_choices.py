@@ -531,7 +531,7 @@ class Choices:
                 segments[21] = tuple(1 for _ in parts)
         if not all(map(len, parts)) or (verbs.joined_differ(parts) and not any(part.one_by_one for part in parts)):
             return self._without_meaning(chain, "mix", lambda: mix([part.dataset for part in parts], segments[0], seed))
-        made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30), self.random.choice([1, 2]))
+        made = verbs.mixed(parts, segments, seed, stop, self.random.randint(1, 30), self.random.choice([1, 2, 3]))
         return made if len(made) <= MOST else verbs.cut(made, 0, MOST // 2, None)
 
     def zip(self, chain: Chain, depth: int) -> Chain:

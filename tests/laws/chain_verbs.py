@@ -22,6 +22,7 @@ from loadax import Dataset
 from loadax.seeds import derive, permute, row_generator
 from tests.laws.chain_rows import Function, Given, Row, each_leaf, form, leaves, number_of, numeric, scaled, stacked
 from tests.packing.slow_packing import slow_graphs
+from tests.plan.even_patterns import even_block
 
 SEQUENCES = ("segment_ids", "positions", "loss_mask")
 """The leaves that pack() adds."""
@@ -618,7 +619,7 @@ def mixed(
     seed: int,
     stop: Literal["first", "all", "never"],
     cut_at: int,
-    version: int = 1,
+    version: int = 3,
 ) -> Chain:
     """A mixture; of one that never ends the first so many positions."""
     names = [f"part {number}" for number in range(len(parts))]
@@ -660,6 +661,8 @@ def draws(segments: Segments, seed: int, version: int, first: int = 0) -> Iterat
 @remembered
 def pattern(seed: int, units: tuple[int, ...], block: int, version: int) -> list[int]:
     """Which parts stand in a block."""
+    if version == 3:
+        return even_block(seed, units, block)
     size = sum(units)
     which = derive(seed, "pattern", block) % max(1, min(64, (1 << 18) // size))
     numbers = [part for part, count in enumerate(units) for _ in range(count)]

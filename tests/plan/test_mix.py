@@ -23,6 +23,7 @@ from loadax.plan.slice import Sliced
 from loadax.protocols import Order
 from tests.laws.chain_verbs import draws, end_of
 from tests.limits import HANG
+from tests.plan.even_patterns import even_block
 
 
 def mixed(
@@ -74,7 +75,7 @@ def mixtures(choose: st.DrawFn) -> Mixed:
     starts = [0, *sorted(choose(st.sets(st.integers(1, 60), max_size=3)))]
     sizes = [choose(st.integers(1, 20)) for _ in range(count)]
     segments = ((start, choose(weights)) for start in starts)
-    return mixed(sizes, *segments, seed=choose(st.integers(-2, 2)), version=choose(st.sampled_from([1, 2])))
+    return mixed(sizes, *segments, seed=choose(st.integers(-2, 2)), version=choose(st.sampled_from([1, 2, 3])))
 
 
 @settings(deadline=None)
@@ -194,22 +195,25 @@ def shares_by_place(order: Mixed, blocks: int, size: int) -> Any:
 
 
 @pytest.mark.parametrize("weights", [(9, 1), (7, 3), (1, 1), (50, 13, 1)])
-def test_every_place_of_a_block_has_its_share_in_version_2(weights: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_place_of_a_block_has_its_share_from_version_2_on(weights: tuple[int, ...], version: int) -> None:
     blocks, size = 40_000, sum(weights)
     sizes = [10**9] * len(weights)
     share = weights[-1] / size
     limit = 5 * (share * (1 - share) / blocks) ** 0.5
-    assert abs(shares_by_place(mixed(sizes, (0, weights), version=2), blocks, size) - share).max() < limit
+    assert abs(shares_by_place(mixed(sizes, (0, weights), version=version), blocks, size) - share).max() < limit
     if size > 2:
         assert abs(shares_by_place(mixed(sizes, (0, weights)), blocks, size) - share).max() > limit
 
 
 def test_versions_are_told_apart() -> None:
-    one, two = (mixed([9, 9], (0, (2, 1)), version=version, stop="first") for version in (1, 2))
-    assert [order.describe()[0][-1] for order in (one, two)] == [1, 3]
-    assert [replace(order, stop="never").describe()[0][-1] for order in (one, two)] == [2, 3]
-    assert one.text()[0].startswith("mix(seed=0, stop='first') ")
-    assert two.text()[0].startswith("mix(seed=0, stop='first', version=2) ")
+    orders = [mixed([9, 9], (0, (2, 1)), version=version, stop="first") for version in (1, 2, 3)]
+    assert [order.describe()[0][-1] for order in orders] == [1, 3, 4]
+    assert [replace(order, stop="never").describe()[0][-1] for order in orders] == [2, 3, 4]
+    texts = [order.text()[0] for order in orders]
+    assert texts[0].startswith("mix(seed=0, stop='first', version=1) ")
+    assert texts[1].startswith("mix(seed=0, stop='first', version=2) ")
+    assert texts[2].startswith("mix(seed=0, stop='first') ")
 
 
 def test_golden_version_2() -> None:
@@ -219,7 +223,112 @@ def test_golden_version_2() -> None:
     ]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+def test_golden_version_3() -> None:
+    order = mixed([9, 9, 9], (0, (3, 2, 1)), (10, (1, 1, 1)), version=3)
+    assert [part for part, _, _ in walk(order, 24)] == [
+        0,
+        1,
+        0,
+        1,
+        0,
+        2,
+        0,
+        1,
+        0,
+        1,
+        1,
+        0,
+        2,
+        2,
+        0,
+        1,
+        2,
+        0,
+        1,
+        1,
+        0,
+        2,
+        0,
+        1,
+    ]
+    large = mixed([10**9] * 4, (0, (70_001, 30_000, 9, 0)), version=3)
+    parts, drawn = large.draws(np.arange(10**6, 10**6 + 20))
+    assert parts.tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1]
+    assert drawn[:4].tolist() == [699_940, 699_941, 299_970, 699_942]
+
+
+def weights_of(random: np.random.Generator) -> tuple[int, ...]:
+    """Weights of a few or of many parts, alike or not, with a sum of up to some 20,000."""
+    parts, most = int(random.integers(1, 40)), int(random.choice([3, 30, 1000]))
+    weights = random.integers(0, most, parts)
+    weights[random.integers(parts)] += int(random.choice([1, 200, 5000]))
+    return tuple(weights.tolist())
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_blocks_of_version_3_are_those_of_the_recursion(number: int) -> None:
+    random = np.random.default_rng(number)
+    weights = weights_of(random)
+    size, block = sum(weights), int(random.integers(5))
+    order = mixed([10**9] * len(weights), (0, weights), seed=number, version=3)
+    parts, drawn = order.draws(np.arange(block * size, (block + 1) * size))
+    listed = even_block(number, weights, block)
+    assert parts.tolist() == listed
+    for part, weight in enumerate(weights):
+        own = np.flatnonzero(parts == part)
+        assert drawn[own].tolist() == [block * weight + rank for rank in range(weight)]
+        found = order.positions_of_draws(np.full(weight, part), drawn[own])
+        assert found.tolist() == (block * size + own).tolist()
+    begun = int(random.integers(size))
+    counted = [listed[:begun].count(part) + block * weight for part, weight in enumerate(weights)]
+    assert order.counts(block * size + begun).tolist() == counted
+
+
+LARGE = [
+    (1, 10**13, 5),
+    (1, (1 << 44) - 3, 2),
+    (70_001_000, 30_000_001),
+    tuple(range(1, 300)),
+    (1 << 43, 1, (1 << 43) - 1),
+]
+
+
+@pytest.mark.parametrize("weights", LARGE)
+def test_every_run_of_positions_has_nearly_its_share_in_version_3(weights: tuple[int, ...]) -> None:
+    """With Python's integers, anywhere in a run of any length: within 7 rows."""
+    order, size = mixed([1 << 61] * len(weights), (0, weights), version=3), sum(weights)
+    for start in (0, size - 10_000, 3 * size + 12_345, min((1 << 60) // size, 10**6) * size + size // 3):
+        start = max(start, 0)
+        parts, drawn = order.draws(np.arange(start, start + 20_000))
+        assert (order.counts(start + 20_000) - order.counts(start)).tolist() == np.bincount(
+            parts, minlength=len(weights)
+        ).tolist()
+        assert order.positions_of_draws(parts, drawn).tolist() == list(range(start, start + 20_000))
+        for part in {*parts[:50].tolist()}:
+            counted = np.concatenate([[0], np.cumsum(parts == part)])
+            assert np.ptp(counted - np.arange(20_001) * (weights[part] / size)) < 7
+            expected = [start * weights[part] // size, (start + 20_000) * weights[part] // size]
+            assert abs(order.counts(start)[part] - expected[0]) < 7
+            assert abs(order.counts(start + 20_000)[part] - expected[1]) < 7
+
+
+def test_places_of_large_blocks_have_their_share_in_version_3() -> None:
+    """A place in the batch, which may be a device, is not of one dataset for many steps."""
+    order = mixed([10**12] * 2, (0, (7_000_001, 3_000_000)), version=3)
+    parts, _ = order.draws(np.arange(400_000))
+    assert abs(parts.reshape(-1, 10).mean(axis=0) - 0.3).max() < 0.02
+    assert abs(parts.reshape(-1, 64).mean(axis=0) - 0.3).max() < 0.04
+
+
+def test_block_beyond_all_positions_is_never_met() -> None:
+    order = mixed([1 << 40, 1 << 40], (0, (1, (1 << 44) - 1)), version=3)
+    assert order.positions_of_draws(np.array([0, 1]), np.array([1 << 30, 1 << 30])).tolist()[0] == -1
+    assert replace(order, stop="first").size < 1 << 41
+    with pytest.raises(ArgumentError, match="stop='all': the weights never draw all of 'a'"):
+        _ = replace(order, stop="all").size
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_positions_of_large_blocks_do_not_depend_on_what_was_read_before(version: int) -> None:
     weights = ((0, (30_001, 20_002, 15_533)), (100_000, (1, 40_000, 25_535)), (100_300, (65_535, 0, 1)))
     order = mixed([10**6] * 3, *weights, version=version)

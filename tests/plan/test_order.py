@@ -96,7 +96,9 @@ def test_texts_of_verbs_that_take_more() -> None:
     assert text.endswith("7 = 8 rows, shuffle(8); and 4 more")
     segments = Segment(0, (3, 1)), Segment(1000, (1, 1))
     (text,) = Mixed((Sequential(9), parts[4]), (9, 5), ("a", "b"), segments, 4, "first").text()
-    assert text == ("mix(seed=4, stop='first') 3:1, 1:1 from position 1,000 on: a = 9 rows; b = 5 rows, shuffle(5)")
+    assert text == (
+        "mix(seed=4, stop='first', version=1) 3:1, 1:1 from position 1,000 on: a = 9 rows; b = 5 rows, shuffle(5)"
+    )
 
 
 def test_depth_first_finds_every_order() -> None:
