@@ -67,8 +67,8 @@ class OrderHash:
         """End of the message about another order: what a run that began with an earlier loadax passes."""
         if any(isinstance(below, Mixed) and below.version == EVEN for below in depth_first(self._order)):
             return (
-                f": if an earlier loadax saved it, whose mix() had other defaults, pass version=1 to mix(), in place of "
-                f"{EVEN}, which is for new runs"
+                ": if an earlier loadax saved it, whose mix() had another default, pass version=1 to mix(), in place "
+                f"of {EVEN}, which is for new runs"
             )
         return ""
 

@@ -14,6 +14,8 @@ from loadax.protocols import Array, Integers, Visits
 
 _BLOCK = 8  # smallest number of rows of a block; fewer leave no choice
 _ROUNDS = 8  # of swaps; more gain nothing
+_MOST_PAIRED = 64  # rows of a block whose pairs with those of another block are all compared
+_FEW_BLOCKS = 8  # which are dealt to faster one by one than by a call for each round
 
 # Costs of visits: numbers of 0 or more, of shape (n,).
 Costs = Callable[[Visits], Array]
@@ -44,11 +46,30 @@ def arrangement(costs: Array) -> Integers:
 def _dealt(costs: Array, blocks: int) -> Integers:
     """Rows of each block, int64[blocks, n / blocks]: in every round the cheapest block gets the dearest row."""
     rounds = np.argsort(-costs, kind="stable").reshape(-1, blocks)
+    if blocks == 1:
+        return rounds.T.copy()
+    if blocks <= _FEW_BLOCKS:
+        return _dealt_to_few(costs, rounds)
     dealt, load = np.empty_like(rounds), np.zeros(blocks, costs.dtype)
     for index, rows in enumerate(rounds):
         dealt[index, np.argsort(load, kind="stable")] = rows
         load += costs[dealt[index]]
     return dealt.T.copy()
+
+
+def _dealt_to_few(costs: Array, rounds: Integers) -> Integers:
+    """Same as `_dealt`, with a list of loads: the number of rounds grows with the rows."""
+    load = [costs.dtype.type(0).item()] * rounds.shape[1]
+    turns = range(rounds.shape[1])
+    dealt = []
+    for row_costs in costs[rounds].tolist():
+        order = sorted(turns, key=load.__getitem__)
+        turn_of = [0] * len(order)
+        for turn, block in enumerate(order):
+            turn_of[block] = turn
+            load[block] += row_costs[turn]
+        dealt.append(turn_of)
+    return np.take_along_axis(rounds, np.array(dealt), axis=1).T.copy()
 
 
 def _targets(costs: Array, groups: Integers) -> Array:
@@ -69,23 +90,47 @@ def _targets(costs: Array, groups: Integers) -> Array:
 def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
     """Blocks after some rounds in which those above their targets swap a row with those below, side by side."""
     half, width = len(groups) // 2, groups.shape[1]
-    held, pairs = costs[groups], np.arange(half)
+    held = costs[groups]
     for _ in range(_ROUNDS if half else 0):
         excess = held.sum(axis=1) - targets
         ascending = np.argsort(excess, kind="stable")
         cheap, dear = ascending[:half], ascending[::-1][:half]
         wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
-        off = held[dear][:, :, None] - held[cheap][:, None, :]
-        off -= wanted[:, None, None]
-        off = np.abs(off, out=off).reshape(half, -1)
-        best = off.argmin(axis=1)
-        gains = off[pairs, best] < wanted
+        out, back = (_best_pairs if width <= _MOST_PAIRED else _nearest)(held[dear], held[cheap], wanted)
+        gains = np.abs(held[dear, out] - held[cheap, back] - wanted) < wanted
         if not gains.any():
             break
-        dear, cheap, (out, back) = dear[gains], cheap[gains], np.divmod(best[gains], width)
+        dear, cheap, out, back = (each[gains] for each in (dear, cheap, out, back))
         for each in (groups, held):
             each[dear, out], each[cheap, back] = each[cheap, back], each[dear, out]
     return groups
+
+
+def _best_pairs(dear: Array, cheap: Array, wanted: Array) -> tuple[Integers, Integers]:
+    """For each two blocks, indices of the rows whose costs differ most nearly by `wanted`; all are compared."""
+    off = dear[:, :, None] - cheap[:, None, :]
+    off -= wanted[:, None, None]
+    best = np.abs(off, out=off).reshape(len(off), -1).argmin(axis=1)
+    out, back = np.divmod(best, dear.shape[1])
+    return out, back
+
+
+def _nearest(dear: Array, cheap: Array, wanted: Array) -> tuple[Integers, Integers]:
+    """Same as `_best_pairs`, for blocks of many rows: by bisection in the sorted costs of the cheap block."""
+    order = np.argsort(cheap, axis=1, kind="stable")
+    ascending = np.take_along_axis(cheap, order, axis=1)
+    sought = dear - wanted[:, None]
+    low, high = np.zeros(dear.shape, np.int64), np.full(dear.shape, dear.shape[1] - 1)
+    for _ in range(dear.shape[1].bit_length()):
+        middle = (low + high) // 2
+        below = np.take_along_axis(ascending, middle, axis=1) < sought
+        low, high = np.where(below, np.minimum(middle + 1, high), low), np.where(below, high, middle)
+    places = np.stack([np.maximum(high - 1, 0), high])
+    off = np.abs(np.stack([np.take_along_axis(ascending, place, axis=1) for place in places]) - sought)
+    place = np.where(off[0] <= off[1], places[0], places[1])
+    out = off.min(axis=0).argmin(axis=1)
+    blocks = np.arange(len(dear))
+    return out, order[blocks, place[blocks, out]]
 
 
 def _folded(costs: Array) -> Integers:

@@ -217,22 +217,28 @@ class BatchPlan:
         return step
 
     def valid(self, step: int) -> int:
-        """Number of the step's positions that hold a row; the rest, at its end, are padding."""
+        """Number of the step's positions that hold a row; the rest, at its end if it is not balanced, are padding."""
         return min(self.segment_of(step)[0].batch_size, self.order.size - self.position_of_step(step)[1])
 
-    def arranged(self, epochs: Integers, starts: Integers, valid: Integers) -> list[Integers]:
-        """Offsets of the rows of balanced steps from their first positions, in batch order.
+    def arranged(self, epochs: Integers, starts: Integers, valid: Integers, batch_size: int) -> list[Integers]:
+        """Offsets of the rows of balanced steps from their first positions, in batch order, int64[batch_size] each.
+
+        Padding, whose offsets are those from `valid` on, is arranged as rows that cost nothing.
 
         Args:
             epochs: Epochs of the steps.
             starts: Positions in these epochs at which they begin.
             valid: Numbers of their positions that hold a row.
+            batch_size: Number of their positions.
         """
         assert self.costs is not None
         bounds = np.cumsum(valid)[:-1]
         in_epoch = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, valid, strict=True)])
         costs = self.costs(self.order.visits(np.repeat(epochs, valid), in_epoch))
-        return [arrangement(step) for step in np.split(costs, bounds)]
+        padded = np.zeros((len(valid), batch_size), costs.dtype)
+        for row, step in zip(padded, np.split(costs, bounds), strict=True):
+            row[: len(step)] = step
+        return [arrangement(step) for step in padded]
 
     def of(self, step: int) -> "BatchPlan":  # noqa: ARG002 - as of `BucketPlan`
         """The plan that a step is laid out by."""
@@ -258,12 +264,12 @@ class BatchPlan:
         epochs, starts = _epoch_positions(segment, whole_steps)
         valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
-        arranged = None if self.costs is None else self.arranged(epochs, starts, valid)
+        arranged = None if self.costs is None else self.arranged(epochs, starts, valid, segment.batch_size)
         before: tuple[list[LaneAssignment], int, int] = [], 0, 0
         steps_begin = zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
         for index, (epoch, start, count) in enumerate(steps_begin):
-            if arranged is not None:  # padding stays behind
-                offsets[index] = np.append(arranged[index], np.arange(count, segment.batch_size))[positions]
+            if arranged is not None:
+                offsets[index] = arranged[index][positions]
                 continue
             assignments = self.order.lane_assignments(epoch, start, start + count)
             if index and _sorted_alike(assignments, start, count, before):

@@ -47,12 +47,16 @@ def _step_position(plan: RunPlan, epoch: int, position: int) -> StepPosition | N
     whole_step, offset = plan.step_at(epoch, position)
     if plan.position_of_whole_step(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):
         return None
-    start = position - offset
-    count = min(plan.batch_size_of(whole_step), plan.order.size - start)
-    if plan.costs is not None:
-        (arranged,) = plan.arranged(*(np.array([value], np.int64) for value in (epoch, start, count)))
-        return StepPosition(plan.skips.left(whole_step), int(np.flatnonzero(arranged == offset)[0]))
-    assignments = plan.order.lane_assignments(epoch, start, start + count)
+    step = plan.skips.left(whole_step)
+    # A step of buckets is sorted by the lanes of its bucket.
+    own, local = plan.of(step), plan.local(step)
+    epoch, start = own.position_of_step(local)
+    count = own.valid(local)
+    if own.costs is not None:
+        where = (np.array([value], np.int64) for value in (epoch, start, count))
+        (arranged,) = own.arranged(*where, plan.batch_size_of(whole_step))
+        return StepPosition(step, int(np.flatnonzero(arranged == offset)[0]))
+    assignments = own.order.lane_assignments(epoch, start, start + count)
     if assignments:
         offset = int(in_step(start, count, assignments, np.array([offset], np.int64))[0])
-    return StepPosition(plan.skips.left(whole_step), offset)
+    return StepPosition(step, offset)

@@ -1,5 +1,7 @@
 """The even patterns of `loadax.plan.even` by recursion, with Python's integers and nothing but lists."""
 
+from itertools import pairwise
+
 from loadax.seeds import derive, scramble_int
 
 CELL = 64
@@ -38,7 +40,7 @@ def even_pattern(seed: int, weights: tuple[int, ...], pattern: int) -> list[int]
         rights = iter(fill(middle, high, begin - left_begin, end - left_end, cell_word))
         left_count, cell_offset = left_end - left_begin, (scramble_int(cell_word ^ key) >> 32) * count >> 32
         before = [(slot * left_count + cell_offset) // count for slot in range(count + 1)] if count else [0]
-        return [next(lefts if after > here else rights) for here, after in zip(before, before[1:], strict=False)]
+        return [next(lefts if after > here else rights) for here, after in pairwise(before)]
 
     slots_of_cells = range(0, size, CELL)
     ends = (min(begin + CELL, size) for begin in slots_of_cells)

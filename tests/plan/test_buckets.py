@@ -8,6 +8,7 @@ import pytest
 from loadax import concat, from_arrays, mix
 from loadax.errors import ArgumentError
 from loadax.plan.buckets import Bucketed, BucketPlan, interleaved, split as split_or_none
+from loadax.plan.find import find
 from loadax.plan.skips import Skips
 from loadax.plan.subset import keep_rows
 
@@ -67,6 +68,37 @@ def test_the_plan_cuts_the_order_into_its_steps(remainder: Any) -> None:
         assert np.array_equal(valid, expected)
         assert plan.step_at(epoch, position) == (step, 0)
     assert {plan.batch_size_of(step) for step in plan.first_steps} == set(SIZES)
+
+
+def test_remainder_error_takes_buckets_that_divide_and_names_one_that_does_not() -> None:
+    parent = from_arrays(np.arange(96)).shuffle(seed=3).order
+    halves = [
+        keep_rows(parent, np.arange(start, start + count), ("bucket", start)) for start, count in ((0, 64), (64, 32))
+    ]
+    plan = BucketPlan(Bucketed(parent, tuple(halves), (8, 16), (16, 8), "error"))
+    assert (plan.num_steps, plan.left_over(0)) == (8, 0)
+    assert sorted(np.concatenate([plan.visits(step).rows for step in range(8)]).tolist()) == list(range(96))
+    with pytest.raises(
+        ArgumentError, match=r"the bucket of length 16 has 32 rows, which leave 8 over after batches of 12"
+    ):
+        BucketPlan(Bucketed(parent, tuple(halves), (8, 16), (16, 12), "error"))
+
+
+@pytest.mark.parametrize("skips", [(), ((0, 3), (5, 6))])
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_find_is_the_inverse_of_steps_that_are_sorted_by_lane(joined: bool, remainder: Any, skips: Any) -> None:
+    data = from_arrays(np.arange(ROWS)).shuffle(seed=3, block=4, window=2, lanes=4)
+    data = concat([data, data]) if joined else data
+    bucket = np.tile(BUCKET, 2) if joined else BUCKET
+    parts = tuple(keep_rows(data.order, np.flatnonzero(bucket == number), ("bucket", number)) for number in range(3))
+    plan = BucketPlan(Bucketed(data.order, parts, BOUNDS, SIZES, remainder), 2, Skips(skips))
+    steps = range(plan.end)
+    rows = [plan.visits(step).rows for step in steps]
+    for row in range(0, len(bucket), 7):
+        met = [(step, position) for step in steps for position in np.flatnonzero(rows[step] == row).tolist()]
+        assert find(plan, row, steps) == met
+        assert find(plan, row, steps[5:20]) == [each for each in met if 5 <= each[0] < 20]
 
 
 def test_first_steps_leave_out_skipped_ones() -> None:

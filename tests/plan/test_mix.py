@@ -297,8 +297,8 @@ LARGE = [
 def test_every_run_of_positions_has_nearly_its_share_in_version_3(weights: tuple[int, ...]) -> None:
     """With Python's integers, anywhere in a run of any length: within 7 rows."""
     order, size = mixed([1 << 61] * len(weights), (0, weights), version=3), sum(weights)
-    for start in (0, size - 10_000, 3 * size + 12_345, min((1 << 60) // size, 10**6) * size + size // 3):
-        start = max(start, 0)
+    far = min((1 << 60) // size, 10**6) * size
+    for start in (0, max(size - 10_000, 0), 3 * size + 12_345, far + size // 3):
         parts, drawn = order.draws(np.arange(start, start + 20_000))
         assert (order.counts(start + 20_000) - order.counts(start)).tolist() == np.bincount(
             parts, minlength=len(weights)

@@ -17,7 +17,7 @@ from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.plan.buckets import BucketPlan, RunPlan
-from loadax.protocols import Integers
+from loadax.protocols import Array, Integers, Visits
 from loadax.sharding.mesh import axis_sizes
 
 
@@ -119,12 +119,20 @@ def _balance(plan: BatchPlan, shard: HostShard, steps: Sequence[int]) -> tuple[i
     parts = max((size // (box[0][1] - box[0][0]) for (size, *_), (box, *_), *_ in shard.layouts), default=1)
     ratios = []
     for made in (replace(plan, costs=None), plan):
-        assert plan.costs is not None
-        costs = [plan.costs(made.visits(step, np.arange(made.valid(step)))) for step in steps]
+        costs = [_costs(plan, made.visits(step)) for step in steps]
         shares = [np.array([part.sum() for part in np.array_split(step, parts)]) for step in costs]
         ratios.append(float(np.mean([share.max() / max(share.mean(), 1e-300) for share in shares])))
     before, now = ratios
     return parts, before, now
+
+
+def _costs(plan: BatchPlan, visits: Visits) -> Array:
+    """Costs of the rows of a step, float64[batch size]; padding costs nothing."""
+    assert plan.costs is not None
+    costs = np.zeros(len(visits.rows))
+    real = visits.rows >= 0
+    costs[real] = plan.costs(Visits(visits.rows[real], visits.epochs[real]))
+    return costs
 
 
 def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
