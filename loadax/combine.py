@@ -17,6 +17,7 @@ from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.even import MOST_SLOTS
 from loadax.plan.mix import ENDLESS, EVEN, Mixed, Segment, Stop, whole_weights
+from loadax.reader import DISTINCT, readers_of_parts
 from loadax.sources.library import comes_from
 
 _MOST_UNITS = 1 << 16  # sum of the weights of a block of a mixture before version 3
@@ -24,10 +25,14 @@ _MOST_OFF = Fraction(101, 100)  # of a share that is rounded, beyond which there
 _MOST_DIGITS = 17  # behind the first one, which tell any float64 from others
 
 
-def concat(datasets: Sequence[Any]) -> Dataset:
+def concat(datasets: Sequence[Any], version: int = DISTINCT) -> Dataset:
     """Concatenates datasets. Each part keeps its own order and maps.
 
-    A part's random maps use its own row numbers: give the maps of different parts different seeds, or map the whole.
+    A part's random maps use its own row numbers, and a seed of the part, unless one was given to them.
+
+    Args:
+        datasets: The datasets.
+        version: As of `zip`.
 
     Raises:
         ArgumentError: When `datasets` is empty, or an entry is not a dataset.
@@ -43,7 +48,7 @@ def concat(datasets: Sequence[Any]) -> Dataset:
             raise ArgumentError(f"concat: part {index} is endless; pass it last, mix() it, or slice it: ds[:n]")
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     _warn_of_other_numbers("concat", parts)
-    return Dataset(ConcatenatedSource([part.reader for part in parts]), order)
+    return Dataset(ConcatenatedSource(readers_of_parts([part.reader for part in parts], version)), order)
 
 
 def mix(
@@ -77,7 +82,8 @@ def mix(
         version: Version of the order, for runs that began with an earlier one: a state goes on with its own. 1: what
             `mix` did by default before there was version 3. One of 64 random patterns a block, so that some places of a
             block have more rows of a dataset than others: 5.9 to 15.6 % where its weight is 0.1. 2: these are rotated
-            at random, and every place has its share. Both round weights to a 65,536th of their sum.
+            at random, and every place has its share. In both, weights are rounded to a 65,536th of their sum, and
+            random maps of different datasets that were given no seed draw equal numbers.
 
     Raises:
         ArgumentError: When a weight is negative or not a number, all are zero, a name is wrong, or a dataset is empty.
@@ -111,7 +117,8 @@ def mix(
         raise ArgumentError(f"version={version}: pass {EVEN}, or 1 or 2 to go on with a run that began with it")
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
-    source = ConcatenatedSource([part.reader for part in parts.values()], "mix", list(parts))
+    readers = readers_of_parts([part.reader for part in parts.values()], DISTINCT if version == EVEN else 1)
+    source = ConcatenatedSource(readers, "mix", list(parts))
     order = Mixed(
         tuple(part.order for part in parts.values()),
         tuple(len(part.source) for part in parts.values()),
@@ -127,7 +134,7 @@ def mix(
     return Dataset(source, order)
 
 
-def zip(datasets: Any, *others: Any) -> Dataset:
+def zip(datasets: Any, *others: Any, version: int = DISTINCT) -> Dataset:
     """Zips datasets: example p is a tree of the examples at position p of each.
 
     Each dataset keeps its own order, maps and epochs. After `zip`, rows are positions: `shuffle`, `filter`, `split` and
@@ -138,6 +145,8 @@ def zip(datasets: Any, *others: Any) -> Dataset:
         datasets: Datasets of equal lengths in a dict, tuple or list, which may be nested. Everything that a
             `Dataloader` accepts is a dataset, except a list of examples: pass `from_source(examples)`.
         others: None; `zip(one, other)` raises an error that says what to pass.
+        version: 1, for a run that began with it: random maps of different parts that were given no seed draw equal
+            numbers, as before there was version 2.
 
     Raises:
         ArgumentError: When there are no datasets, their lengths differ, or an entry is not a dataset.
@@ -156,7 +165,7 @@ def zip(datasets: Any, *others: Any) -> Dataset:
     parts, structure = flatten(datasets, _is_part)
     if not parts:
         raise ArgumentError("zip() got no datasets; pass at least one")
-    return zipped(list(map(_part, parts, structure.paths)), structure)
+    return zipped(list(map(_part, parts, structure.paths)), structure, version)
 
 
 def _is_part(node: Any) -> bool:

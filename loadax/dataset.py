@@ -46,7 +46,7 @@ from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as spli
 from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
-from loadax.reader import Reader
+from loadax.reader import DISTINCT, Reader, readers_of_parts
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
@@ -321,17 +321,17 @@ class Dataset:
         size = len(self) if size is None else integer("size", size, 1, MOST_POSITIONS)
         return self._with(sample(self.order, weights, size, integer("seed", seed, most=None)))
 
-    def zip(self, other: "Dataset") -> "Dataset":
+    def zip(self, other: "Dataset", version: int = DISTINCT) -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
 
-        See `loadax.zip`, for more than two datasets and for examples that are dicts.
+        See `loadax.zip`, for more than two datasets, for examples that are dicts, and for `version`.
 
         Raises:
             ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
             raise ArgumentError(f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes other data")
-        return zipped([self, other], flatten((0, 1))[1])
+        return zipped([self, other], flatten((0, 1))[1], version)
 
     def windows(
         self,
@@ -893,7 +893,7 @@ class Dataset:
         self,
         fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
         rng: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         spec: Tree | None = None,
         with_index: bool = False,
         with_epoch: bool = False,
@@ -909,7 +909,9 @@ class Dataset:
                 last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
                 such a method `map`, or `random_map` with a generator: a `grain.transforms.Map` or `RandomMap`.
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
-            seed: Seed of the generators.
+            seed: Seed of the generators. None: 0; in parts of `mix`, `zip` and `concat`, and in phases of `chain`, a
+                seed of the part or phase, so that equal rows get other random numbers there. A seed that is given stays
+                what it is.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
             with_index: Whether to pass the row number, an int: `fn(example, row)`, or `fn(example, row, rng)`. It is
                 the row of the source, as `Dataloader.rows` tells it, and not the position, which a shuffle or a slice
@@ -937,13 +939,14 @@ class Dataset:
         gets = "an example", "its row", "its epoch", "a generator"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         index, spec = self.reader.traits.num_maps, normalise_spec(spec)
-        return self._mapped(Map(checked, rng, checked_seed(seed, rng), index, spec, with_index, with_epoch))
+        number, stream = checked_seed(seed, rng)
+        return self._mapped(Map(checked, rng, number, index, spec, with_index, with_epoch, stream))
 
     def map_batch(
         self,
         fn: Callable[..., Tree],
         rng: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         spec: Tree | None = None,
         elementwise: bool = False,
         with_index: bool = False,
@@ -956,7 +959,7 @@ class Dataset:
         Args:
             fn: Function of a pytree of arrays, rows first, that returns one with as many rows.
             rng: Whether to pass a list of generators, one per row.
-            seed: Seed of the generators.
+            seed: Seed of the generators; see `map`.
             spec: Spec of the result for one row. None: inferred by mapping one row.
             elementwise: Promise that each element depends only on the same element of the same leaf. Then `fn` may be
                 called with some columns of the rows, and only the columns of this process's devices are read.
@@ -976,16 +979,16 @@ class Dataset:
         refuse_transform(fn, "map_batch")
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
-        seed = checked_seed(seed, rng)
+        number, stream = checked_seed(seed, rng)
         index, spec = self.reader.traits.num_maps, normalise_spec(spec)
-        return self._mapped(BatchMap(checked, rng, seed, index, spec, with_index, with_epoch, elementwise))
+        return self._mapped(BatchMap(checked, rng, number, index, spec, with_index, with_epoch, stream, elementwise))
 
     def flat_map(
         self,
         fn: Callable[..., Sequence[Tree]],
         fan_out: int | None = None,
         rng: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         with_index: bool = False,
         with_epoch: bool = False,
         *,
@@ -1300,12 +1303,13 @@ class Dataset:
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
-def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
+def zipped(parts: Sequence[Dataset], structure: Structure, version: int) -> Dataset:
     """Datasets side by side; see `loadax.zip`.
 
     Args:
         parts: The datasets, in leaf order.
         structure: Structure of an example, whose leaves are the examples of the parts.
+        version: Version of `zip`.
     """
     from loadax.composition.zip import ZipPart, ZippedSource
 
@@ -1313,5 +1317,6 @@ def zipped(parts: Sequence[Dataset], structure: Structure) -> Dataset:
         raise StreamError("zip()")
     names = tuple(path or "the dataset" for path in structure.paths)
     order = zip_orders([part.order for part in parts], names)
-    zipped_parts = [ZipPart(name, part.reader, part.order) for name, part in zip(names, parts, strict=True)]
+    readers = readers_of_parts([part.reader for part in parts], version)
+    zipped_parts = [ZipPart(*each) for each in zip(names, readers, (part.order for part in parts), strict=True)]
     return Dataset(ZippedSource(zipped_parts, structure), order)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from loadax.core.arguments import integer
 from loadax.core.first_row import RowReading, Stage, compare
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
@@ -34,10 +35,12 @@ from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame, user_objects
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits, map_bottom
-from loadax.transforms import BatchMap, Map, Pad, Transform
+from loadax.sources.base import BaseSource, Child, Traits, map_bottom, walk
+from loadax.transforms import BatchMap, Map, Pad, Stream, Transform
 
 _Read = TypeVar("_Read")
+
+DISTINCT = 2  # version of `zip`, `concat` and `chain` whose parts draw different random numbers
 
 _PROBED = "loadax: this row was read and mapped to infer the spec of examples"
 
@@ -140,9 +143,20 @@ class Reader:
         """Bytes of a row of the source, before any map."""
         return sum(spec.nbytes for spec in self._source_spec[0])
 
-    def with_source(self, source: BaseSource) -> "Reader":
-        """The same maps over another source."""
+    def with_source(self, source: BaseSource | Child) -> "Reader":
+        """The same maps over another source; or a child's source and maps."""
+        if isinstance(source, Child):
+            return replace(self, source=source.source, maps=tuple(source.maps))
         return replace(self, source=source)
+
+    def with_streams(self, change: Callable[[Stream], Stream]) -> "Reader":
+        """The same reader, but maps without a given seed, also those below, draw from other streams."""
+        if not draws_by_default(self):
+            return self
+        made = replace(self, source=_with_streams(self.source, change), maps=_other_streams(self.maps, change))
+        if "_specs_and_probed" in vars(self):  # no row is read again for it
+            vars(made)["_specs_and_probed"] = self._specs_and_probed
+        return made
 
     def over(self, wrap: Callable[[BaseSource, float], BaseSource]) -> "Reader":
         """A reader whose innermost sources are replaced by `wrap(source, times)`."""
@@ -482,6 +496,62 @@ def _stage(transform: Transform) -> Stage:
     verb = "map" if isinstance(transform, Map) else "map_batch"
     remedy = _FROM_RNG if transform.rng else f"{_WITH_RNG} {verb}(fn, rng=True), which calls fn(…, rng)"
     return Stage(f"{verb} {name_of(transform.function)}", remedy, [transform.calls])
+
+
+def streams_of(reader: Reader) -> list[Stream]:
+    """Streams of the maps of a reader, and below it, that draw random numbers with a seed that was not given."""
+    return [
+        each.stream
+        for each in _all_maps(reader.source, reader.maps)
+        if isinstance(each, Map | BatchMap) and each.stream
+    ]
+
+
+def draws_by_default(reader: Reader) -> bool:
+    """Whether a map of a reader, or below it, draws random numbers with a seed that was not given."""
+    return bool(streams_of(reader))
+
+
+def _all_maps(source: BaseSource, maps: Sequence[Transform] = ()) -> list[Transform]:
+    """The maps of a source, and those of all sources below it."""
+    return [*maps, *(transform for each in walk(source) for child in each.children for transform in child.maps)]
+
+
+def readers_of_parts(readers: Sequence[Reader], version: int) -> list[Reader]:
+    """Readers of the parts of `mix`, `zip` or `concat`, whose maps without a given seed draw different numbers.
+
+    Args:
+        readers: Readers of the parts.
+        version: 1: they draw equal numbers, as before there was version 2.
+
+    Raises:
+        ArgumentError: When there is no such version.
+    """
+    version = integer("version", version)
+    if version not in (1, DISTINCT):
+        raise ArgumentError(f"version={version}: pass {DISTINCT}, or 1 to go on with a run that began with it")
+    if version == 1 or sum(map(draws_by_default, readers)) < 2:
+        return [*readers]
+    return [
+        reader.with_streams(lambda stream, part=part: replace(stream, parts=(*stream.parts, part)))
+        for part, reader in enumerate(readers)
+    ]
+
+
+def _with_streams(source: BaseSource, change: Callable[[Stream], Stream]) -> BaseSource:
+    def changed(child: Child) -> Any:
+        below = _with_streams(child.source, change)
+        return child._replace(source=below, maps=_other_streams(child.maps, change)) if child.maps else below
+
+    drawing = (each for each in _all_maps(source) if isinstance(each, Map | BatchMap) and each.stream)
+    return source if next(drawing, None) is None else source.map_children(changed)
+
+
+def _other_streams(maps: Sequence[Transform], change: Callable[[Stream], Stream]) -> tuple[Transform, ...]:
+    return tuple(
+        replace(each, stream=change(each.stream)) if isinstance(each, Map | BatchMap) and each.stream else each
+        for each in maps
+    )
 
 
 def _selected(transform: LeafSelection, read: Tree | Examples, visits: Visits) -> Tree | Examples:

@@ -17,7 +17,7 @@ from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, UserObject, blame
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import ArraySpec, Tree, Visits
-from loadax.seeds import row_generator
+from loadax.seeds import derive, row_generator
 
 
 @final
@@ -38,6 +38,26 @@ class LastRow:
         self.leaves_and_values = own, copies
 
 
+@final
+@dataclass(frozen=True)
+class Stream:
+    """The stream of random numbers of a map whose seed nobody gave.
+
+    Args:
+        parts: Index of the part that the map is in, for each `mix`, `zip` and `concat` around it, from the inside.
+        phase: Index of the phase of a chain.
+    """
+
+    parts: tuple[int, ...] = ()
+    phase: int = 0
+
+    @property
+    def seed(self) -> int:
+        """Seed of the generators: 0 outside of all of these."""
+        seed = derive(0, "parts", *self.parts) if self.parts else 0
+        return derive(seed, "phase", self.phase) if self.phase else seed
+
+
 @dataclass(frozen=True)
 class _Function:
     """A function of users with its options; see `Map` and `BatchMap`."""
@@ -49,16 +69,19 @@ class _Function:
     spec: Tree | None
     with_index: bool = False
     with_epoch: bool = False
+    stream: "Stream | None" = None
     calls: UserObject = field(init=False, repr=False, compare=False)
+    generator_seed: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", UserObject(self.function))
+        object.__setattr__(self, "generator_seed", self.seed if self.stream is None else self.stream.seed)
 
     @property
     def _options(self) -> list[Any]:
         """The options as JSON."""
         names = *["with_index"] * self.with_index, *["with_epoch"] * self.with_epoch
-        return [self.rng, self.seed if self.rng else None, *names]
+        return [self.rng, self.generator_seed if self.rng else None, *names]
 
     def _text(self) -> str:
         rng, _, *names = self._options
@@ -78,6 +101,7 @@ class Map(_Function):
         spec: Spec of its result; None: inferred by calling it once.
         with_index: Whether it takes the row number, a Python int.
         with_epoch: Whether it takes the epoch, a Python int.
+        stream: In place of `seed`, the stream of random numbers of a map whose seed was not given.
     """
 
     last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
@@ -175,7 +199,7 @@ class Map(_Function):
         """Applies the function to one example. An exception gets a note with the row."""
         try:
             visit = *[row] * self.with_index, *[epoch] * self.with_epoch
-            rng = (row_generator(self.seed, self.place, epoch, row),) if self.rng else ()
+            rng = (row_generator(self.generator_seed, self.place, epoch, row),) if self.rng else ()
             result = self.function(example, *visit, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
@@ -213,6 +237,7 @@ class BatchMap(_Function):
         spec: Spec of one row of its result; None: inferred by calling it once.
         with_index: Whether it takes row numbers.
         with_epoch: Whether it takes epochs.
+        stream: As of `Map`.
         elementwise: Promise that every element of every leaf depends only on the same element of the same leaf. It may
             then be called with some columns of the rows, and with leaves of different numbers of rows.
     """
@@ -233,7 +258,8 @@ class BatchMap(_Function):
             copies = visits.rows.copy(), visits.epochs.copy()  # the function may change its arguments
             given = *copies[:1] * self.with_index, *copies[1:] * self.with_epoch
             pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
-            rngs = ([row_generator(self.seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
+            seed = self.generator_seed
+            rngs = ([row_generator(seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
             result = self.function(batch, *given, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"
@@ -569,16 +595,18 @@ def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..
     return function("fn", fn, f"{remedy}; {passing}", *names)
 
 
-def checked_seed(seed: Any, rng: bool) -> int:
-    """The seed of a map's generators.
+def checked_seed(seed: Any, rng: bool) -> tuple[int, Stream | None]:
+    """The seed of a map's generators, or the stream that they are drawn from if it is None.
 
     Raises:
         ArgumentError: When it is not an int, or the map gets no generators.
     """
+    if seed is None:
+        return 0, Stream() if rng else None
     checked = integer("seed", seed, most=None)
     if checked and not rng:
         raise ArgumentError(f"seed={seed!r} is for random generators; leave it out, or pass rng=True as well")
-    return checked
+    return checked, None
 
 
 def padding(lengths: Any, value: Any, truncate: Any) -> Padding:

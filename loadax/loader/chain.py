@@ -2,6 +2,7 @@
 
 # ruff: noqa: SLF001 - a chain works with the parts of its loaders
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 from loadax.core.arguments import entries, integer
 from loadax.core.formatting import type_text
 from loadax.core.replacements import missing_attribute
+from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StreamError
-from loadax.loader.dataloader import Dataloader, refuse_next
+from loadax.io import as_dataset
+from loadax.loader.dataloader import Dataloader, refuse_next, restored
 from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
@@ -20,9 +23,10 @@ from loadax.loader.repetition import Repetition
 from loadax.loader.stretch import Ledger, Target
 from loadax.plan.find import StepPosition
 from loadax.protocols import Integers, Tree
+from loadax.reader import DISTINCT, draws_by_default
 
 
-def chain(loaders: Sequence[Any]) -> "LoaderChain":
+def chain(loaders: Sequence[Any], version: int = DISTINCT) -> "LoaderChain":
     """Chains loaders: all steps of the first one, then those of the next.
 
     For longer sequences later at a constant number of tokens, for a curriculum, or for a change of data. Each loader is
@@ -31,11 +35,16 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
 
     Args:
         loaders: `Dataloader`s, or chains of them, which are flattened. Only the last one may be infinite.
+        version: 1, for a run that began with it: random maps of different phases that were given no seed draw equal
+            numbers, as before there was version 2.
 
     Raises:
         ArgumentError: If there are none, an entry is something else, one before the last is infinite, or they differ in
             `shard_index` or `shard_count`.
         StreamError: If the dataset of one is a stream.
+
+    Warns:
+        UserWarning: If two phases have the same `key_seed`, or the same shuffle of the same data.
 
     Examples:
         >>> import numpy as np
@@ -65,7 +74,54 @@ def chain(loaders: Sequence[Any]) -> "LoaderChain":
             raise ArgumentError(
                 f"loaders[{index}] has the share {shards[index]}, not {shards[0]} as loaders[0]; pass one share to all"
             )
-    return LoaderChain(tuple(flat))
+    version = integer("version", version)
+    if version not in (1, DISTINCT):
+        raise ArgumentError(f"version={version}: pass {DISTINCT}, or 1 to go on with a run that began with it")
+    _warn_of_repetition(flat)
+    return LoaderChain(tuple(flat if version == 1 else _drawing_apart(flat)))
+
+
+def _drawing_apart(loaders: Sequence[Dataloader]) -> list[Dataloader]:
+    """The loaders, whose maps without a given seed draw other random numbers in each phase."""
+    drawing = [phase for phase, loader in enumerate(loaders) if draws_by_default(loader.dataset.reader)]
+    return [_of_phase(loader, phase) if phase in drawing[1:] else loader for phase, loader in enumerate(loaders)]
+
+
+def _of_phase(loader: Dataloader, phase: int) -> Dataloader:
+    """The same loader, but maps without a given seed draw the numbers of a phase."""
+    dataset = as_dataset(loader._arguments["data"])
+    reader = dataset.reader.with_streams(lambda stream: replace(stream, phase=phase))
+    arguments = {**loader._arguments, "data": Dataset(reader.source, dataset.order, reader.maps)}
+    made = restored(arguments, loader._plan.skips)
+    made._made_in = loader._made_in
+    return made
+
+
+def _warn_of_repetition(loaders: Sequence[Dataloader]) -> None:
+    """Warns if two phases have the same random keys, or the same random order of the same rows."""
+    keys, orders = dict[int, int](), list[tuple[int, Dataset]]()
+    for phase, loader in enumerate(loaders):
+        key_seed, dataset = loader._pipeline.options.key_seed, loader.dataset
+        if key_seed is not None and keys.setdefault(key_seed, phase) != phase:
+            warnings.warn(
+                f"loaders[{phase}] has key_seed={key_seed}, as loaders[{keys[key_seed]}], so rows get equal keys in "
+                f"both; pass another one, such as key_seed={max(*keys, key_seed) + 1}",
+                stacklevel=3,
+            )
+        alike = (
+            first
+            for first, other in orders
+            if dataset.source is other.source and dataset.order.describe() == other.order.describe()
+        )
+        first = next(alike, None) if dataset.order.varies else None
+        if first is None:
+            orders.append((phase, dataset))
+        else:
+            warnings.warn(
+                f"loaders[{phase}] reads the rows of loaders[{first}] in the same random order; pass another seed to "
+                "shuffle() in one of them, such as shuffle(seed=1)",
+                stacklevel=3,
+            )
 
 
 @final

@@ -14,6 +14,7 @@ from loadax.plan.mix import EVEN, Mixed
 from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Order
+from loadax.reader import streams_of
 
 VERSION = 1
 _MOST_LANES = 1 << 14  # that are tried to tell how many a saved run had
@@ -38,6 +39,7 @@ class OrderHash:
     def __init__(self, dataset: Dataset, key_seed: int | None = None):
         self._order, self._described = dataset.order, dataset.order_facts
         self.key_seed = key_seed
+        self._reader = dataset.reader
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int]] = (None, "", [])
 
@@ -65,12 +67,14 @@ class OrderHash:
 
     def former_version(self) -> str:
         """End of the message about another order: what a run that began with an earlier loadax passes."""
-        if any(isinstance(below, Mixed) and below.version == EVEN for below in depth_first(self._order)):
-            return (
-                ": if an earlier loadax saved it, whose mix() had another default, pass version=1 to mix(), in place "
-                f"of {EVEN}, which is for new runs"
-            )
-        return ""
+        verbs = ["mix()"] if any(map(_is_even, depth_first(self._order))) else []
+        streams = streams_of(self._reader)
+        verbs += ["zip() and concat()"] if not verbs and any(stream.parts for stream in streams) else []
+        verbs += ["chain()"] if any(stream.phase for stream in streams) else []
+        if not verbs:
+            return ""
+        where = " and to ".join(verbs)
+        return f": if an earlier loadax saved it, whose defaults were others, pass version=1 to {where}"
 
     def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int]]:
         past, depends = self._past(epoch, position), list[Any]()
@@ -89,6 +93,10 @@ class OrderHash:
 
     def _past(self, epoch: int, position: int) -> Order:
         return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
+
+
+def _is_even(order: Order) -> bool:
+    return isinstance(order, Mixed) and order.version == EVEN
 
 
 def _short(digest: str) -> int:
