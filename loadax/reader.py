@@ -532,10 +532,11 @@ def readers_of_parts(readers: Sequence[Reader], version: int) -> list[Reader]:
         raise ArgumentError(f"version={version}: pass {DISTINCT}, or 1 to go on with a run that began with it")
     if version == 1 or sum(map(draws_by_default, readers)) < 2:
         return [*readers]
-    return [
-        reader.with_streams(lambda stream, part=part: replace(stream, parts=(*stream.parts, part)))
-        for part, reader in enumerate(readers)
-    ]
+    return [reader.with_streams(partial(_in_part, part)) for part, reader in enumerate(readers)]
+
+
+def _in_part(part: int, stream: Stream) -> Stream:
+    return replace(stream, parts=(*stream.parts, part))
 
 
 def _with_streams(source: BaseSource, change: Callable[[Stream], Stream]) -> BaseSource:

@@ -53,8 +53,8 @@ def _step_position(plan: RunPlan, epoch: int, position: int) -> StepPosition | N
     epoch, start = own.position_of_step(local)
     count = own.valid(local)
     if own.costs is not None:
-        where = (np.array([value], np.int64) for value in (epoch, start, count))
-        (arranged,) = own.arranged(*where, plan.batch_size_of(whole_step))
+        epochs, starts, counts = (np.array([value], np.int64) for value in (epoch, start, count))
+        (arranged,) = own.arranged(epochs, starts, counts, plan.batch_size_of(whole_step))
         return StepPosition(step, int(np.flatnonzero(arranged == offset)[0]))
     assignments = own.order.lane_assignments(epoch, start, start + count)
     if assignments:
