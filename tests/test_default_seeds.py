@@ -154,17 +154,21 @@ def test_state_of_a_chain_of_before_names_its_version() -> None:
     phases().iterate(state).close()
 
 
-def test_warnings_of_phases_that_repeat_keys_or_order() -> None:
-    with pytest.warns(UserWarning, match=r"loaders\[1\] has key_seed=3, as loaders\[0\].*such as key_seed=4"):
-        chain([Dataloader(BASE, 8, key_seed=3), Dataloader(BASE, 8, key_seed=3)])
+def test_phases_that_repeat_keys_or_order_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    chain([Dataloader(BASE, 8, key_seed=3), Dataloader(BASE, 8, key_seed=3)])
+    assert "loaders[1] has key_seed=3, as loaders[0], so rows get equal keys in both" in caplog.text
+    assert "such as key_seed=4" in caplog.text
+    caplog.clear()
     shuffled = BASE.shuffle(0)
-    with pytest.warns(UserWarning, match=r"loaders\[2\] reads the rows of loaders\[0\] in the same random order"):
-        chain([Dataloader(shuffled, 8), Dataloader(BASE, 8), Dataloader(BASE.shuffle(0), 24)])
+    chain([Dataloader(shuffled, 8), Dataloader(BASE, 8), Dataloader(BASE.shuffle(0), 24)])
+    assert "loaders[2] reads the rows of loaders[0] in the same random order; pass another seed" in caplog.text
+    caplog.clear()
     # The advice, to the letter; and other data, or data in order.
     chain([Dataloader(BASE, 8, key_seed=3), Dataloader(BASE, 8, key_seed=4)])
     chain([Dataloader(shuffled, 8), Dataloader(BASE.shuffle(seed=1), 24)])
     chain([Dataloader(shuffled, 8), Dataloader(from_arrays({"x": np.arange(ROWS)}).shuffle(0), 24)])
     chain([Dataloader(BASE, 8), Dataloader(BASE, 8)])
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("verb", [concat, chain, lambda parts, version: loadax.zip(parts, version=version)])

@@ -2,13 +2,13 @@
 
 # ruff: noqa: SLF001 - a chain works with the parts of its loaders
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 from loadax.core.arguments import entries, integer
 from loadax.core.formatting import type_text
+from loadax.core.log import log
 from loadax.core.replacements import missing_attribute
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StreamError
@@ -43,8 +43,7 @@ def chain(loaders: Sequence[Any], version: int = DISTINCT) -> "LoaderChain":
             `shard_index` or `shard_count`.
         StreamError: If the dataset of one is a stream.
 
-    Warns:
-        UserWarning: If two phases have the same `key_seed`, or the same shuffle of the same data.
+    It is logged if two phases have the same `key_seed`, or the same shuffle of the same data.
 
     Examples:
         >>> import numpy as np
@@ -98,15 +97,15 @@ def _of_phase(loader: Dataloader, phase: int) -> Dataloader:
 
 
 def _warn_of_repetition(loaders: Sequence[Dataloader]) -> None:
-    """Warns if two phases have the same random keys, or the same random order of the same rows."""
+    """Logs if two phases have the same random keys, or the same random order of the same rows."""
     keys, orders = dict[int, int](), list[tuple[int, Dataset]]()
     for phase, loader in enumerate(loaders):
         key_seed, dataset = loader._pipeline.options.key_seed, loader.dataset
         if key_seed is not None and keys.setdefault(key_seed, phase) != phase:
-            warnings.warn(
-                f"loaders[{phase}] has key_seed={key_seed}, as loaders[{keys[key_seed]}], so rows get equal keys in "
-                f"both; pass another one, such as key_seed={max(*keys, key_seed) + 1}",
-                stacklevel=3,
+            log.warning(
+                "chain: loaders[%d] has key_seed=%d, as loaders[%d], so rows get equal keys in both; pass another one, "
+                "such as key_seed=%d",
+                *(phase, key_seed, keys[key_seed], max(*keys, key_seed) + 1),
             )
         alike = (
             first
@@ -117,10 +116,10 @@ def _warn_of_repetition(loaders: Sequence[Dataloader]) -> None:
         if first is None:
             orders.append((phase, dataset))
         else:
-            warnings.warn(
-                f"loaders[{phase}] reads the rows of loaders[{first}] in the same random order; pass another seed to "
+            log.warning(
+                "chain: loaders[%d] reads the rows of loaders[%d] in the same random order; pass another seed to "
                 "shuffle() in one of them, such as shuffle(seed=1)",
-                stacklevel=3,
+                *(phase, first),
             )
 
 
