@@ -59,7 +59,7 @@ from loadax.sources.libraries.grain_transforms import (
     map_function,
     refuse_transform,
 )
-from loadax.transforms import BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
+from loadax.transforms import DEFAULT_SEED, BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -893,7 +893,7 @@ class Dataset:
         self,
         fn: Callable[..., Tree] | MapTransform | RandomMapTransform,
         rng: bool = False,
-        seed: int | None = None,
+        seed: int = DEFAULT_SEED,
         spec: Tree | None = None,
         with_index: bool = False,
         with_epoch: bool = False,
@@ -909,7 +909,7 @@ class Dataset:
                 last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
                 such a method `map`, or `random_map` with a generator: a `grain.transforms.Map` or `RandomMap`.
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
-            seed: Seed of the generators. None: 0; in parts of `mix`, `zip` and `concat`, and in phases of `chain`, a
+            seed: Seed of the generators. If it is not given, it is 0; in parts of `mix`, `zip` and `concat`, and in phases of `chain`, a
                 seed of the part or phase, so that equal rows get other random numbers there. A seed that is given stays
                 what it is.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
@@ -946,7 +946,7 @@ class Dataset:
         self,
         fn: Callable[..., Tree],
         rng: bool = False,
-        seed: int | None = None,
+        seed: int = DEFAULT_SEED,
         spec: Tree | None = None,
         elementwise: bool = False,
         with_index: bool = False,
@@ -988,7 +988,7 @@ class Dataset:
         fn: Callable[..., Sequence[Tree]],
         fan_out: int | None = None,
         rng: bool = False,
-        seed: int | None = None,
+        seed: int = DEFAULT_SEED,
         with_index: bool = False,
         with_epoch: bool = False,
         *,

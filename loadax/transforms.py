@@ -39,6 +39,14 @@ class LastRow:
 
 
 @final
+class _DefaultSeed(int):
+    """A seed that was not given, which tells it from a 0 that was."""
+
+
+DEFAULT_SEED = _DefaultSeed(0)
+
+
+@final
 @dataclass(frozen=True)
 class Stream:
     """The stream of random numbers of a map whose seed nobody gave.
@@ -596,12 +604,12 @@ def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..
 
 
 def checked_seed(seed: Any, rng: bool) -> tuple[int, Stream | None]:
-    """The seed of a map's generators, or the stream that they are drawn from if it is None.
+    """The seed of a map's generators, and the stream that they are drawn from if it was not given.
 
     Raises:
         ArgumentError: When it is not an int, or the map gets no generators.
     """
-    if seed is None:
+    if seed is DEFAULT_SEED:
         return 0, Stream() if rng else None
     checked = integer("seed", seed, most=None)
     if checked and not rng:
