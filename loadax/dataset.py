@@ -909,9 +909,9 @@ class Dataset:
                 last map must return the same shapes and dtypes for every row; earlier maps need not. Or an object with
                 such a method `map`, or `random_map` with a generator: a `grain.transforms.Map` or `RandomMap`.
             rng: Whether to pass a generator, which depends only on (seed, index in the chain of maps, epoch, row).
-            seed: Seed of the generators. If it is not given, it is 0; in parts of `mix`, `zip` and `concat`, and in phases of `chain`, a
-                seed of the part or phase, so that equal rows get other random numbers there. A seed that is given stays
-                what it is.
+            seed: Seed of the generators. If it is not given, it is 0; in parts of `mix`, `zip` and `concat`, and in
+                phases of `chain`, a seed of the part or phase, so that equal rows get other random numbers there. A
+                seed that is given stays what it is.
             spec: Spec of the result: a pytree of objects with shape and dtype. None: inferred by mapping one row.
             with_index: Whether to pass the row number, an int: `fn(example, row)`, or `fn(example, row, rng)`. It is
                 the row of the source, as `Dataloader.rows` tells it, and not the position, which a shuffle or a slice

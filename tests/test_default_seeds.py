@@ -89,21 +89,26 @@ def test_numbers_before_there_was_version_2() -> None:
 
 
 def test_seeds_that_are_given_stay() -> None:
-    for make in (lambda: concat([one(seed=0), one(seed=0)]), lambda: concat([one(seed=0), one()])):
-        assert make().read(range(ROWS))["u"].tolist() == one(seed=0).read(range(ROWS))["u"].tolist()
+    for joined in (concat([one(seed=0), one(seed=0)]), concat([one(seed=0), one()])):
+        assert joined.read(range(ROWS))["u"].tolist() == one(seed=0).read(range(ROWS))["u"].tolist()
     zipped = loadax.zip({"a": one(seed=5), "b": one(seed=5), "c": one(), "d": one()}).read(range(ROWS))
     assert zipped["a"]["u"].tolist() == zipped["b"]["u"].tolist() == one(seed=5).read(range(ROWS))["u"].tolist()
     assert not (zipped["c"]["u"] == zipped["d"]["u"]).any()
 
 
 def test_states_of_unaffected_programs_are_those_of_before() -> None:
-    for data in (BASE, one(), one(seed=3)):
-        for make in (lambda data, **how: concat([data, BASE.map(lambda row: {"u": np.float32(row["x"])})], **how),):
-            if "u" in data.spec:
-                states = [Dataloader(make(data, **how), 8)._order(0, 0) for how in ({}, {"version": 1})]
-                assert states[0] == states[1]
-    both = [loadax.zip({"a": one(seed=1), "b": one(seed=2)}, **how) for how in ({}, {"version": 1})]
-    assert Dataloader(both[0], 8)._order(0, 0) == Dataloader(both[1], 8)._order(0, 0)
+    plain = BASE.map(lambda row: {"u": np.float32(row["x"])})
+    joined: list[tuple[Dataset, Dataset]] = [
+        (concat([one(), plain]), concat([one(), plain], version=1)),
+        (concat([one(seed=3), one(seed=3)]), concat([one(seed=3), one(seed=3)], version=1)),
+        (concat([plain, plain]), concat([plain, plain], version=1)),
+        (
+            loadax.zip({"a": one(seed=1), "b": one(seed=2)}),
+            loadax.zip({"a": one(seed=1), "b": one(seed=2)}, version=1),
+        ),
+    ]
+    for now, before in joined:
+        assert Dataloader(now, 8)._order(0, 0) == Dataloader(before, 8)._order(0, 0)
 
 
 def test_no_row_is_mapped_again_for_the_spec() -> None:
