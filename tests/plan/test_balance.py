@@ -66,8 +66,8 @@ def test_work_of_any_batch_size_grows_with_its_rows(monkeypatch: pytest.MonkeyPa
 
         return count
 
-    monkeypatch.setattr(balance.np, "take_along_axis", counted(take))
-    monkeypatch.setattr(balance.np, "abs", counted(absolute))
+    monkeypatch.setattr(np, "take_along_axis", counted(take))
+    monkeypatch.setattr(np, "abs", counted(absolute))
     for rows in (4096, 8194, 20_002, 20_001, 16_388, 12_288):
         entries.clear()
         costs = np.random.default_rng(rows).lognormal(0, 0.5, rows)
