@@ -45,7 +45,9 @@ def concat(datasets: Sequence[Any], version: int = DISTINCT) -> Dataset:
         raise StreamError("concat()")
     for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
-            raise ArgumentError(f"concat: part {index} is endless; pass it last, mix() it, or slice it: ds[:n]")
+            raise ArgumentError(
+                f"concat: part {index} is endless; pass it last, mix() it, or pass ds.subset_per_epoch(range(n))"
+            )
     order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
     _warn_of_other_numbers("concat", parts)
     return Dataset(ConcatenatedSource(readers_of_parts([part.reader for part in parts], version)), order)

@@ -42,7 +42,7 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as split_order, split_counts
+from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as split_order, split_counts, split_runs
 from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
@@ -69,6 +69,8 @@ _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
 _NEEDED: Any = None  # default of required arguments whose error says more than Python's
 _MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
 _RNG_HINT = "; pass the seed of the generators as seed="
+# Verbs of which a part has single rows, as they are described
+_DRAWN = {"split", "split_by", "select", "first epoch"}
 _WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
 
 
@@ -76,9 +78,9 @@ _WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the r
 class Dataset:
     """Data with random access to any position of any epoch.
 
-    Verbs return a new dataset and don't change this one. They compose from left to right over positions:
-    `ds[:k].shuffle(0)` shuffles a fixed subset, and `ds.shuffle(0)[:k]` is another subset in each epoch. Maps commute
-    with all other verbs.
+    Verbs return a new dataset and don't change this one. They compose from left to right over positions. A part of a
+    shuffled dataset has the same rows in every epoch: `ds.shuffle(0)[:k]` has those of the first k positions of epoch
+    0, and shares none with `ds.shuffle(0)[k:]`. Maps commute with all other verbs.
 
     Examples:
         >>> import numpy as np
@@ -197,11 +199,13 @@ class Dataset:
     def __getitem__(self, index: Any) -> Any:
         """The example at position i of epoch 0, `ds[i]`, or a dataset of several positions.
 
-        `ds[a:b:c]` is the dataset of these positions, and `ds[[3, 1, 4]]` is `ds.select([3, 1, 4])`.
+        `ds[a:b:c]` is the dataset of these positions, and `ds[[3, 1, 4]]` is `ds.select([3, 1, 4])`. Its rows are the
+        same in every epoch, those of epoch 0: `ds.shuffle(0)[:k]` and `ds.shuffle(0)[k:]` share no row. In epoch 0 they
+        have the order of `ds`, and in each later epoch an order of their own.
         """
         if isinstance(index, slice):
             chosen = range(*index.indices(len(self)))
-            return self._with(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
+            return self._part(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
         position = integer("index", index, remedy="a position, an int; a leaf of its example is data[0]['name']")
@@ -266,16 +270,19 @@ class Dataset:
     def select(self, rows: Any) -> "Dataset":
         """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.
 
-        Like a slice, it is about positions: `ds.select(rows).shuffle(0)` shuffles fixed rows, and
-        `ds.shuffle(0).select(rows)` has other rows in each epoch. Keeps the list in memory (8 bytes per entry; none for
-        a range). A row that is listed twice gets the same random numbers from a random map both times.
+        Like a slice, it is about positions of epoch 0, and has the same rows in every epoch, also after a shuffle:
+        `ds.shuffle(0).select(rows)` has those that epoch 0 has at these positions. Keeps the list in memory (8 bytes
+        per entry; none for a range). A row that is listed twice gets the same random numbers from a random map both
+        times.
 
         Args:
             rows: Positions as a list, a range or int64[n], negative ones counted from the end, or bool[len(self)], True
                 for positions to keep.
 
         Raises:
-            ArgumentError: If it is not such a list, or a mask of another length.
+            ArgumentError: If it is not such a list, or a mask of another length; or if other positions would have the
+                same rows, so that two parts can't be kept apart: behind `mix`, `sample`, or a shuffle of `repeat` or of
+                windows that overlap. Or behind a block shuffle.
             RowIndexError: If a position is out of range.
 
         Examples:
@@ -288,6 +295,36 @@ class Dataset:
             [13, 14]
         """
         return self._select(rows, "rows")
+
+    def subset_per_epoch(self, positions: Any) -> "Dataset":
+        """Selects the same positions of every epoch: another part of the rows in each, if the order changes.
+
+        Use it for epochs that are shorter than the dataset, such as 10,000 random rows of a million in each, or 10,000
+        examples of an endless mixture. Not for a split: over some epochs, two such parts share nearly all rows, and
+        `ds[:k]`, `split` and their like don't.
+
+        Args:
+            positions: Positions of an epoch, such as `range(10_000)`; anything that `select` takes.
+
+        Raises:
+            ArgumentError: If it is not such a list, or a mask of another length.
+            RowIndexError: If a position is out of range.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays(np.arange(100)).shuffle(seed=0)
+            >>> short = data.subset_per_epoch(range(10))
+            >>> len(short), len({*short.read(range(10)).tolist()} & {*short.read(range(10), epoch=1).tolist()}) < 10
+            (10, True)
+            >>> fixed = data[:10]
+            >>> len({*fixed.read(range(10)).tolist()} & {*fixed.read(range(10), epoch=1).tolist()})
+            10
+        """
+        from loadax.row_index.verbs import select
+
+        self._check_random_access("subset_per_epoch()")
+        return self._with(select(self.order, positions, "positions"))
 
     def sample(self, weights: Any, size: int | None = None, seed: int = 0) -> "Dataset":
         """Draws rows with replacement, each in proportion to its weight, in another way in each epoch.
@@ -347,7 +384,8 @@ class Dataset:
         `stride`, `lead` and `every` count rows of this dataset, such as hours; `length` and `targets` count the rows
         that an example holds. Only those are read. Rows that several windows of one read share are mapped once.
 
-        Windows of a slice stay within it: `ds[:800].windows(4)` and `ds[800:].windows(4)` share no row.
+        Windows of a slice stay within it: `ds[:800].windows(4)` and `ds[800:].windows(4)` share no row, and so do those
+        of the parts of `ds.split(0.8, contiguous=True)`. Windows that overlap must not be split at random.
 
         Args:
             length: Rows of a window.
@@ -431,7 +469,8 @@ class Dataset:
 
         Documents are packed once, in the order of epoch 0, even if that order changes with the epoch. Only their
         lengths are needed for that, so packed rows have random access. Later verbs apply to packed rows: `shuffle`
-        shuffles them, `split` splits them. Empty documents are dropped.
+        shuffles them. Split before it: a `split` of rows in which documents are cut is refused, as one document would
+        be in two parts. Empty documents are dropped.
 
         A stream is packed as it is read, each lane by itself and in each epoch in its own way, from the first document
         on; see `to_stream`. It has neither a length nor random access. `"split"` pads the last row of a lane's epoch.
@@ -714,29 +753,64 @@ class Dataset:
         return self._with(Repeated(self.order, times))
 
     @overload
-    def split(self, fraction: int | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]: ...
+    def split(
+        self,
+        fraction: int | Sequence[int],
+        seed: int = 0,
+        *,
+        contiguous: bool = False,
+        gap: int = 0,
+        allow_shared_rows: bool = False,
+    ) -> tuple["Dataset", ...]: ...
 
     @overload
-    def split(self, fraction: float, seed: int = 0) -> tuple["Dataset", "Dataset"]: ...
+    def split(
+        self,
+        fraction: float,
+        seed: int = 0,
+        *,
+        contiguous: bool = False,
+        gap: int = 0,
+        allow_shared_rows: bool = False,
+    ) -> tuple["Dataset", "Dataset"]: ...
 
     @explain_arguments
-    def split(self, fraction: float | Sequence[int], seed: int = 0) -> tuple["Dataset", ...]:
-        """Splits the dataset at random into parts that share no row.
+    def split(
+        self,
+        fraction: float | Sequence[int],
+        seed: int = 0,
+        *,
+        contiguous: bool = False,
+        gap: int = 0,
+        allow_shared_rows: bool = False,
+    ) -> tuple["Dataset", ...]:
+        """Splits the dataset into parts that share no row: at random, or into runs of rows.
 
-        The part of a row depends on its number, `seed`, and the number of `split` calls before this one in the chain:
-        it is the same before and after `shuffle`. With a fraction, it never changes when rows are appended, and sizes
-        are approximate. With counts, sizes are exact, and each appended row moves few others to another part. Keeps a
-        list of the rows of each part (about a byte per row).
+        At random, the part of a row depends on its number, `seed`, and the number of `split` calls before this one in
+        the chain: it is the same before and after `shuffle`. With a fraction, it never changes when rows are appended,
+        and sizes are approximate. With counts, sizes are exact, and each appended row moves few others to another part.
+        Keeps a list of the rows of each part (about a byte per row).
+
+        With `contiguous`, the first part has the first rows, in the order before any shuffle, and so on: for series and
+        videos, whose neighbouring rows are alike, and of whose parts `windows` are made. It keeps no list.
+
+        Rows that are made of the same data can't be split: of windows that overlap, chunks of a document or packs that
+        it continues in, nearly every one would have a neighbour in the other part. Split before such verbs.
 
         Args:
             fraction: Fraction of the rows in the first of two parts, such as 0.9. Or exact counts, such as
                 `[800, 100, 100]`, which add up to the number of rows. Or a number of parts of equal size, such as 5:
                 the first parts have one row more if it does not divide the number of rows.
             seed: Seed of the split, any int.
+            contiguous: Whether parts are runs of consecutive rows, with exact sizes. It draws nothing, so it has no
+                seed.
+            gap: Number of rows between two contiguous parts that are in none of them; they don't count in fractions.
+                Windows of `k` rows at each row that were made before share no row if it is `k - 1`.
+            allow_shared_rows: Whether parts may be made of the same data, as before there was this argument.
 
         Raises:
-            ArgumentError: If `fraction` is none of these, the counts don't add up, a part would be empty, or the set of
-                rows changes every epoch.
+            ArgumentError: If `fraction` is none of these, the counts don't add up, a part would be empty, the set of
+                rows changes every epoch, or parts would share rows of the data.
 
         Warns:
             UserWarning: If a fraction leaves a part without rows.
@@ -751,13 +825,27 @@ class Dataset:
             >>> train, test = concat(folds[1:]), folds[0]
             >>> len(train), len(test)
             (800, 200)
+            >>> past, future = data.split(0.8, contiguous=True, gap=10)
+            >>> int(past[-1]), int(future[0])
+            (791, 802)
+            >>> past.windows(24)[0].shape
+            (24,)
         """
-        seed = integer("seed", seed, most=None)
+        self._check_random_access("split()")
+        seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
+        verb, shared = f"split({shown(fraction)})", flag("allow_shared_rows", allow_shared_rows)
+        if flag("contiguous", contiguous):
+            if seed:
+                raise ArgumentError(f"seed={seed}: a contiguous split draws nothing; leave seed= out")
+            runs = self._parts(split_runs(self.order, fraction, gap))
+            return self._kept_apart(verb, runs, shared, gap)
+        if gap:
+            raise ArgumentError(f"gap={gap} is for runs of rows; pass contiguous=True as well")
         num_rows = self.reader.num_rows
         if (counts := counts_of(self.order, num_rows, fraction)) is not None:
-            return tuple(map(self._with, split_counts(self.order, num_rows, counts, seed)))
-        first, rest = split_order(self.order, checked_fraction(fraction, SPLITS), seed)
-        parts = self._with(first), self._with(rest)
+            parts = self._parts(split_counts(self.order, num_rows, counts, seed))
+            return self._kept_apart(verb, parts, shared)
+        parts = self._parts(split_order(self.order, checked_fraction(fraction, SPLITS), seed))
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
@@ -766,6 +854,21 @@ class Dataset:
                     UserWarning,
                     stacklevel=3,
                 )
+        return self._kept_apart(verb, parts, shared)
+
+    def _parts(self, orders: Sequence[Order]) -> tuple["Dataset", ...]:
+        return tuple(map(self._with, orders))
+
+    def _kept_apart(
+        self, verb: str, parts: tuple["Dataset", ...], shared: bool, gap: int | None = None
+    ) -> tuple["Dataset", ...]:
+        """Parts of a split, which must not share rows of the data unless `shared`; `gap`: of a contiguous one."""
+        repeats = gap is not None and self.order.repeats
+        if not shared and (self.reader.traits.shared_by or repeats):
+            from loadax.composition.shared_rows import Gap, check_parts
+
+            between = None if gap is None else Gap(gap, self.order)
+            check_parts(verb, self.source, [part.order for part in parts], between)
         return parts
 
     def filter(
@@ -846,29 +949,40 @@ class Dataset:
         fraction: float,
         seed: int = 0,
         *,
+        contiguous: bool = False,
+        gap: int = 0,
+        allow_shared_rows: bool = False,
         index: str | os.PathLike[str] | None = None,
         workers: int | None = None,
         executor: Engine | None = None,
         progress: bool | None = None,
-    ) -> tuple["Dataset", "Dataset"]:
+    ) -> tuple["Dataset", ...]:
         """Splits the dataset into two that share no group of rows, such as a user or a patient.
 
         The first has about `fraction` of the groups, the second the rest. The side of a group depends on its key,
         `seed`, and the number of `split_by` calls before this one in the chain: it does not change when rows are
         appended. Every row's key is read once, now.
 
+        With `contiguous`, the first part has the groups whose first rows come first, such as the days of the past;
+        `windows` can be made of parts whose rows are consecutive.
+
         Args:
             key: Name of the leaf that identifies a row's group, or a function of one example that returns an int, a str
                 or bytes.
             fraction: Fraction of the groups (not of the rows), between 0 and 1.
             seed: Seed of the split.
+            contiguous: Whether parts are runs of groups, as they begin in the order before any shuffle. It draws
+                nothing, so it has no seed.
+            gap: Number of groups between two contiguous parts that are in none of them.
+            allow_shared_rows: As in `split`.
             index: As in `filter`. One index serves any fraction and seed.
             workers: As in `filter`.
             executor: As in `filter`.
             progress: As in `filter`.
 
         Raises:
-            ArgumentError: If a value can't be used, a map before it is random, or the set of rows changes every epoch.
+            ArgumentError: If a value can't be used, a map before it is random, the set of rows changes every epoch, or
+                parts would share rows of the data: windows that overlap, and have other groups.
             LeafTypeError: If a row's key has another type. Names the row.
 
         Examples:
@@ -878,15 +992,23 @@ class Dataset:
             >>> train, test = visits.split_by("patient", 0.5)
             >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
             set()
+            >>> first, last = visits.split_by("patient", 0.5, contiguous=True)
+            >>> last.read(range(len(last)))["patient"].tolist()
+            [2, 2, 2, 3, 3, 3]
         """
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
         self._check_random_access("split_by()")
         options = scan_options(index, workers, executor, progress)
-        share, seed = checked_fraction(fraction), integer("seed", seed, most=None)
-        first, rest = split_groups(self.order, self.reader, key, share, seed, options)
-        return self._with(first), self._with(rest)
+        share, seed, gap = checked_fraction(fraction), integer("seed", seed, most=None), integer("gap", gap, 0)
+        shared, runs = flag("allow_shared_rows", allow_shared_rows), flag("contiguous", contiguous)
+        if runs and seed:
+            raise ArgumentError(f"seed={seed}: a contiguous split draws nothing; leave seed= out")
+        if gap and not runs:
+            raise ArgumentError(f"gap={gap} is for runs of groups; pass contiguous=True as well")
+        orders = split_groups(self.order, self.reader, key, share, seed, options, gap if runs else None)
+        return self._kept_apart("split_by()", self._parts(orders), shared)
 
     @explain_arguments
     def map(
@@ -1007,9 +1129,9 @@ class Dataset:
         it separates them, so that each reads its row. Entries may be views of the row: only those that are read are
         copied.
 
-        With `counts`, the rows of later verbs are the examples, in this order: `split` splits examples, and
-        `Dataloader.rows` numbers them. A `split` or `split_by` before it keeps the examples of a row together. The sums
-        of the counts stay in memory (8 bytes per row).
+        With `counts`, the rows of later verbs are the examples, in this order, and `Dataloader.rows` numbers them. A
+        `split` or `split_by` before it keeps the examples of a row together; after it, parts that share a row are
+        refused. The sums of the counts stay in memory (8 bytes per row).
 
         Args:
             fn: Function of one example, as in `map`, that returns a list of examples.
@@ -1069,7 +1191,10 @@ class Dataset:
         refuse_given("a function, which fan_out= is not", index=index, key=key)
         fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
         if len(self) * fan_out > MOST_POSITIONS:
-            raise ArgumentError(f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: ds[:n]")
+            raise ArgumentError(
+                f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: "
+                "ds.subset_per_epoch(range(n))"
+            )
         source = FlatMapSource(lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name)
         return Dataset(source, FlatMapped(self.order, fan_out, name))
 
@@ -1287,12 +1412,31 @@ class Dataset:
         *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
         if isinstance(order, Mixed):
             return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
+        drawn = {verb[0] for below in depth_first(self.order) for verb in below.describe()} & _DRAWN
+        if drawn:  # windows before it would share rows
+            return (
+                f"split into runs of rows instead of {order.text()[-1]}, and make windows of each part: "
+                f"split(0.8, contiguous=True)[0].windows({length})"
+            )
         return f"call windows({length}) before {order.text()[-1]}, not after it"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.verbs import select
 
-        return self._with(select(self.order, rows, name))
+        return self._part(select(self.order, rows, name))
+
+    def _part(self, part: Any) -> "Dataset":
+        """A slice or a list of positions as a dataset, with the same rows in every epoch."""
+        if not part.parent.varies:
+            return self._with(part)
+        from loadax.plan.fixed_part import fixed_part
+
+        fixed = fixed_part(part)
+        if fixed is not part and self.reader.traits.shared_by:
+            from loadax.composition.shared_rows import check_rows_apart
+
+            check_rows_apart(part, self.source)
+        return self._with(fixed)
 
     def _with(self, order: Order) -> "Dataset":
         return Dataset(self.source, order, self.maps)

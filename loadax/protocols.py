@@ -206,6 +206,10 @@ class Order(Protocol):
         """Whether the order differs between epochs."""
 
     @property
+    def repeats(self) -> bool:
+        """Whether an epoch may visit a row several times."""
+
+    @property
     def changing_rows(self) -> str | None:
         """Text: why row i is another record in every epoch, and what to do about it; None: it is the same record."""
 

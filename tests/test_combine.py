@@ -100,7 +100,7 @@ def test_every_weight_that_is_given_counts() -> None:
             lambda: web_and_code().shuffle(0),
             r"shuffle\(\) after mix\(\) would break its proportions; call it before: mix",
         ),
-        (lambda: web_and_code()[:10].shuffle(0), r"shuffle\(\) after mix\(\)"),
+        (lambda: web_and_code().subset_per_epoch(range(10)).shuffle(0), r"shuffle\(\) after mix\(\)"),
         (
             lambda: web_and_code().split(0.5),
             r"split\(\) after mix\(\) would break its proportions; call it before: mix",
@@ -182,7 +182,7 @@ def pairs() -> loadax.Dataset:
         (lambda: pairs().zip(PAIRS), r"other=.* is not a Dataset; loadax.zip\(\(ds, other\)\) takes other"),  # type: ignore[arg-type]
         (
             lambda: pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")),
-            r"zip\(\) needs datasets that end, and \[1\] never does; cut it: ds\[:n\]",
+            r"zip\(\) needs datasets that end, and \[1\] never does; cut it: ds.subset_per_epoch\(range\(n\)\)",
         ),
         (
             lambda: pairs().shuffle(1).zip(pairs()).filter(bool),
@@ -201,7 +201,7 @@ def test_what_zip_refuses(make: Any, message: str) -> None:
 
 def test_the_advice_for_lengths_that_differ_works() -> None:
     assert len(pairs()[:30].zip(pairs()[:30])) == 30
-    assert len(pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never")[:40])) == 40
+    assert len(pairs().zip(mix({"a": pairs()}, {"a": 1}, stop="never").subset_per_epoch(range(40)))) == 40
 
 
 def test_a_list_of_examples_is_handed_to_zip_as_the_error_says() -> None:

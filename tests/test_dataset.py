@@ -246,7 +246,7 @@ def test_a_trillion_rows_are_no_trouble() -> None:
             return np.asarray(rows)
 
     endless = from_source(Endless())
-    for dataset in (endless.shuffle(0), endless.shuffle(0, block=1024), endless[::-3].shuffle(1).repeat(2)[5:]):
+    for dataset in (endless.shuffle(0), endless.shuffle(0, block=1024), endless[::-3].shuffle(1)[5:].repeat(2)):
         read = dataset.read([0, 10**9, len(dataset) - 1], epoch=10**6)
         assert len(set(read.tolist())) == 3
         assert 0 <= read.min() <= read.max() < 10**12
@@ -255,7 +255,8 @@ def test_a_trillion_rows_are_no_trouble() -> None:
 
 def test_a_dataset_tells_what_it_is() -> None:
     text = repr(data().shuffle(3)[:5].repeat(2).map(values).map_batch(divmod, rng=True))
-    assert text.startswith("Dataset(10 rows of arrays in memory.shuffle(3)[0:5].repeat(2).map(values (")
+    fixed = "[rows fixed: those of epoch 0][0:5][another order in each later epoch]"
+    assert text.startswith(f"Dataset(10 rows of arrays in memory.shuffle(3){fixed}.repeat(2).map(values (")
     assert text.endswith(".map_batch(divmod, rng=True))")
     assert repr(from_source([1, 2])) == "Dataset(2 rows of list object)"
     assert "concatenation of 2" in repr(concat([data(), data()]))
@@ -330,9 +331,9 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             lambda ds: ds[:1].split(2),
             r"fraction=2: 2 parts of 1 row would leave some empty; split a dataset of 2 or more",
         ),
-        (lambda ds: ds.shuffle(0)[:3].split([2, 1]), r"split\(\) after \[0:3\] of a shuffle"),
+        (lambda ds: ds.shuffle(0).subset_per_epoch(range(3)).split([2, 1]), r"split\(\) after \[0:3\] of a shuffle"),
         (lambda ds: ds.split(float("nan")), r"fraction=nan: pass a number between 0 and 1"),
-        (lambda ds: ds.shuffle(0)[:3].split(0.5), r"split\(\) after \[0:3\] of a shuffle"),
+        (lambda ds: ds.shuffle(0).subset_per_epoch(range(3)).split(0.5), r"split\(\) after \[0:3\] of a shuffle"),
         (lambda ds: concat([]), r"concat\(\) got no datasets; pass at least one"),
         (lambda ds: ds.map(3), r"fn=3 can't be called; pass a function of an example"),
         (lambda ds: ds.map(divmod, rng=True, seed=None), r"seed=None: pass an int"),

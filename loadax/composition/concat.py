@@ -11,9 +11,10 @@ from loadax.errors import LeafError
 from loadax.plan.part_orders import by_part
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, asked_for, joint_traits, scatter_into
+from loadax.sources.base import BaseSource, Below, Child, MapChild, asked_for, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.io.byte_stream import indices
+from loadax.sources.origins import have_common_origins
 
 _FEW = 32  # rows of a part below which a read of each array costs less than one of the part
 
@@ -56,7 +57,8 @@ class ConcatenatedSource(BaseSource):
         kinds = [] if same else [(tree, [(leaf.dtype, len(leaf.shape)) for leaf in leaves]) for leaves, tree in specs]
         alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
         reads_columns, reads_parts = joined.reads_columns and same, joined.reads_parts and alike
-        self.traits = joined._replace(reads_columns=reads_columns, reads_parts=reads_parts)
+        shared_by = joined.shared_by or f"{verb}()" * have_common_origins([part.source for part in parts])
+        self.traits = joined._replace(reads_columns=reads_columns, reads_parts=reads_parts, shared_by=shared_by)
         self._dtypes = [spec.dtype for spec in specs[0][0]]
 
     def __len__(self) -> int:
@@ -95,6 +97,12 @@ class ConcatenatedSource(BaseSource):
                 return None
             chunks.append(np.asarray(starts, np.int64) + begin)
         return np.concatenate(chunks)
+
+    def visits_below(self, visits: Visits) -> list[Below]:
+        return [
+            Below(part.source, asked, Visits(inner, visits.epochs[asked]))
+            for part, asked, inner in self._owned(visits.rows)
+        ]
 
     def locate(self, row: int) -> list[Location]:
         return self.locate_visit(row, 0)

@@ -86,7 +86,8 @@ class FlatMapSource(BaseSource):
 
     def __init__(self, reader: Reader, lists: FanOut | Counts, name: str):
         self._reader, self._lists, self._name = reader, lists, name
-        self.traits = reader.traits._replace(reads_examples=True, attributes={})
+        shared_by = reader.traits.shared_by or "flat_map()"
+        self.traits = reader.traits._replace(reads_examples=True, attributes={}, shared_by=shared_by)
         # Row, epoch and entry that were read last, and the list. One tuple: threads replace it atomically.
         self._last: tuple[tuple[int, int], int, list[Any]] = (-1, -1), 0, []
 

@@ -40,7 +40,8 @@ class GroupedSource(BaseSource):
     def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: Array, described: list[Any]):
         self._reader, self._order, self.described = reader, order, [described]
         self._bounds, self._positions = bounds, positions
-        own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={})
+        shared_by = reader.traits.shared_by or "group()" * order.repeats
+        own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={}, shared_by=shared_by)
         self.traits = own._replace(reads_columns=False, reads_parts=False, num_maps=own.num_maps + 1)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild
+from loadax.sources.base import BaseSource, Below, Child, MapChild
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.io.locations import joined
 
@@ -45,6 +45,16 @@ class WindowOptions(NamedTuple):
         first = inputs[-1] + self.lead
         return [inputs, range(first, first + self.targets * self.every, self.every)]
 
+    @property
+    def span(self) -> int:
+        """Positions from a window's begin to the end of its last row, or of its last target."""
+        return 1 + max(offsets[-1] for offsets in self.offsets)
+
+    @property
+    def overlap(self) -> bool:
+        """Whether a window may have rows of the next one."""
+        return self.stride < self.span
+
     def __str__(self) -> str:
         shown = f"length={self.length}, stride={self.stride}"
         shown += "" if self.lead is None else f", lead={self.lead}, targets={self.targets}"
@@ -73,7 +83,12 @@ class WindowSource(BaseSource):
     def __init__(self, reader: Reader, spec: Tree, order: Order, options: WindowOptions):
         self._reader, self._order, self._options = reader, order, options
         self.traits = reader.traits._replace(
-            reads_examples=False, reads_columns=reader.maps_columns, reads_parts=False, kept_chunks=0, attributes={}
+            reads_examples=False,
+            reads_columns=reader.maps_columns,
+            reads_parts=False,
+            kept_chunks=0,
+            attributes={},
+            shared_by=reader.traits.shared_by or (f"windows({options})" if options.overlap or order.repeats else ""),
         )
         self._row_spec = normalise_spec(spec)
         self._specs, structure = flatten_spec(self._row_spec)
@@ -81,7 +96,7 @@ class WindowSource(BaseSource):
         runs = order.runs
         assert runs is not None, "Dataset.windows() refuses other orders"
         begins = runs if options.seams == "avoid" else runs[:1]
-        span = 1 + max(offsets[-1] for offsets in self._offsets)
+        span = options.span
         sizes = np.diff(begins, append=order.size)
         counts = np.maximum((sizes - span) // options.stride + 1, 0)
         self._ends = np.cumsum(counts)
@@ -143,6 +158,12 @@ class WindowSource(BaseSource):
         first = np.unique(low)
         first = first[first < self._length]
         return None if len(first) == self._length else first
+
+    def visits_below(self, visits: Visits) -> list[Below]:
+        offsets = np.concatenate(self._offsets)
+        positions = (self._begins(visits.rows)[:, None] + offsets).reshape(-1)
+        asked = np.repeat(np.arange(len(visits.rows)), len(offsets))
+        return [Below(self._reader.source, asked, self._order.visits(visits.epochs[asked], positions))]
 
     def locate(self, row: int) -> list[Location]:
         """Files of the rows of a window, as far as they are known."""

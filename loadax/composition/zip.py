@@ -10,8 +10,9 @@ from loadax.core.spec import flatten_spec, spec_of, stack
 from loadax.core.tree import Structure
 from loadax.protocols import Boxes, Integers, Location, Order, Outputs, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Child, MapChild, joint_traits
+from loadax.sources.base import BaseSource, Below, Child, MapChild, joint_traits
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.origins import have_common_origins
 
 
 class ZipPart(NamedTuple):
@@ -46,6 +47,7 @@ class ZippedSource(BaseSource):
             reads_parts=False,
             random=own_epochs or joined.random,
             own_epochs=own_epochs,
+            shared_by=joined.shared_by or "zip()" * self._may_share_rows(),
             attributes={
                 ".".join(filter(None, (name, path))): each
                 for name, part in zip(structure.names, self._parts, strict=True)
@@ -55,6 +57,12 @@ class ZippedSource(BaseSource):
 
     def __len__(self) -> int:
         return self._parts[0].order.size
+
+    def _may_share_rows(self) -> bool:
+        """Whether two rows may have a row of a part in common, as where a series is zipped with itself, shifted."""
+        if any(part.order.repeats for part in self._parts):
+            return True
+        return have_common_origins([part.reader.source for part in self._parts])
 
     def __repr__(self) -> str:
         return f"zip of {len(self._parts)}"
@@ -106,6 +114,10 @@ class ZippedSource(BaseSource):
             all_starts.append(starts[: int(np.searchsorted(starts, order.size))])
         equal = all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
         return all_starts[0] if all_starts and equal else None
+
+    def visits_below(self, visits: Visits) -> list[Below]:
+        asked = np.arange(len(visits.rows))
+        return [Below(part.reader.source, asked, below) for part, below in self._below(visits)]
 
     def locate(self, row: int) -> list[Location]:
         """Files of the row in every part, as of epoch 0."""

@@ -10,6 +10,7 @@ from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
 from loadax.plan.buckets import RunPlan
+from loadax.plan.fixed_part import as_before, parts_in
 from loadax.plan.mix import EVEN, Mixed
 from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
@@ -20,6 +21,7 @@ VERSION = 1
 _MOST_LANES = 1 << 14  # that are tried to tell how many a saved run had
 LEASE = "lease"  # field of what a lease adds
 _KEY_SEED = "key_seed"  # field of runs with random keys, of this loadax or later
+_PART = 3  # entries of a slice of a shuffle
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
 
 
@@ -41,7 +43,7 @@ class OrderHash:
         self.key_seed = key_seed
         self._reader = dataset.reader
         # The last hashes, and what they depend on: only a schedule changes them.
-        self._kept: tuple[Any, str, list[int]] = (None, "", [])
+        self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
 
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it, as 16 hexadecimal digits."""
@@ -76,7 +78,14 @@ class OrderHash:
         where = " and to ".join(verbs)
         return f": if an earlier loadax saved it, whose defaults were others, pass version=1 to {where}"
 
-    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int]]:
+    def before_fixed_parts(self, epoch: int, position: int) -> tuple[str, list[str]]:
+        """The hash if parts had other rows in every epoch, as slices once had, and the calls that make such parts."""
+        past = self._past(epoch, position)
+        described = [self._described[0], past.describe(), *self._described[2:]]
+        *_, schedule = self._hashes(epoch, position)
+        return hash_of([*as_before(described), *schedule]), parts_in(described)
+
+    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int], list[Any]]:
         past, depends = self._past(epoch, position), list[Any]()
         if isinstance(past, Mixed) and isinstance(self._order, Mixed):
             # The schedule at the first example of an epoch is not in the past, but it determines where the previous
@@ -87,7 +96,8 @@ class OrderHash:
             version, order, maps, leaves = self._described
             order = past.describe() if depends else order
             digest = hash_of([version, order, maps, leaves, *depends[1:]])
-            kept = depends, digest, [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+            parts = [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+            kept = depends, digest, parts, depends[1:]
             self._kept = kept
         return kept
 
@@ -191,6 +201,14 @@ def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
     # An older loadax saved the whole digest.
     expected = digest if isinstance(state["order"], str) else _short(digest)
     if state["order"] != expected:
+        before, calls = order.before_fixed_parts(*past)
+        if calls and state["order"] == (before if isinstance(state["order"], str) else _short(before)):
+            raise StateError(
+                f"the state's 'order' is {shown(state['order'])}, of a loader whose part of the data had other rows in "
+                "every epoch, and here it has the same ones: to go on as before, pass "
+                f"{' and '.join(dict.fromkeys(calls))} in its place; to hold out rows, begin another run, since those "
+                "rows were trained on"
+            )
         raise StateError(
             f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
             f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
@@ -242,10 +260,11 @@ def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:
     first = differing[0]
     here = texts[first] if first < len(texts) else ""
     behind = f" after {texts[first - 1]}" if first else ""
-    if saved[first + 1 :] == hashes[first:]:
-        return f"the saved run had one more verb{behind}"
-    if saved[first:] == hashes[first + 1 :]:
-        return f"{here} was not in the saved run"
+    more = len(saved) - len(hashes)
+    if more > 0 and saved[first + more :] == hashes[first:]:
+        return f"the saved run had {'one more verb' if more in (1, _PART) else f'{more} more verbs'}{behind}"
+    if more < 0 and saved[first:] == hashes[first - more :]:
+        return f"{''.join(texts[first : first - more])} was not in the saved run"
     if len(saved) == len(hashes) and len(differing) > 1:
         return f"the parts {', '.join(f'`{texts[index]}`' for index in differing)} differ from the saved run"
     return f"the part{f' `{here}`' if here else behind} differs from the saved run"

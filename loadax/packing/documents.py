@@ -13,6 +13,7 @@ from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Column, Form, find_form
+from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PackOptions
 from loadax.protocols import Array, Integers, Order, Visits
@@ -141,7 +142,7 @@ class Documents:
         sample = zip(*self.columns(spread(self.size, _SAMPLE)), strict=True)
         return {
             "documents": self.size,
-            "order": self.order.describe(),
+            "order": describe_first_epoch(self.order),
             "maps": self.reader.describe(),
             "functions": [fingerprint(transform.function).digest for transform in self.reader.maps]
             if self._key is None

@@ -9,6 +9,7 @@ from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
 from loadax.errors import ArgumentError
 from loadax.packing.options import WINDOW, WINDOW_BY_LEAF
+from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import ALL, PACK_VERSION, PackOptions, check_arrays, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -50,7 +51,7 @@ def group(reader: Reader, order: Order, plan_options: PackOptions, given: Any, o
         lambda entry: check_arrays(entry.arrays, sizes, plan_options),
         lambda: Entry(plan_arrays(sizes, plan_options), {}),
     ).arrays
-    described = ["group", PACK_VERSION, *plan_options.described, digest, order.describe(), reader.describe()]
+    described = ["group", PACK_VERSION, *plan_options.described, digest, describe_first_epoch(order), reader.describe()]
     return GroupedSource(reader, order, arrays["bounds"], arrays["documents"], described)
 
 

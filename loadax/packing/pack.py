@@ -17,6 +17,7 @@ from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Column, Form
 from loadax.packing.packed import Group, PackedSource
 from loadax.packing.rows import Filling, PackedRows
+from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -53,7 +54,7 @@ def pack(reader: Reader, order: Order, options: PackOptions, filling: Filling, s
         PACK_VERSION,
         *options.described,
         digest,
-        documents.order.describe(),
+        describe_first_epoch(documents.order),
         documents.reader.describe(),
         # States of runs without these stay as they are.
         *([filling.value] if options.by_leaf else [["value", filling.value]] if filling.value else []),

@@ -71,12 +71,14 @@ class PackedSource(BaseSource):
         self._documents, self._groups, self._plan = documents, groups, groups[0].plan
         self._rows, self.described, self._summary = rows, [described], summary
         flat = documents.flat
+        several = self._plan.reads_per_document > 1 or documents.order.repeats
         self.traits = Traits(
             reads_columns=flat,  # documents that are read whole cost the same for any columns
             owns_memory=True,
             concurrent_reads=documents.traits.concurrent_reads,
             num_maps=documents.traits.num_maps + 1,
             runs_python=not flat or documents.reader.source.traits.runs_python,  # whole documents are read one by one
+            shared_by=documents.reader.traits.shared_by or "pack()" * several,
         )
         self._by_leaf = groups[0].name != ALL
         self.spec = rows.spec

@@ -174,6 +174,10 @@ class Mixed(OrderOfParts):
     version: int = 1
     varies = True
 
+    @property
+    def repeats(self) -> bool:
+        return self.stop != "first" or super().repeats
+
     @cached_property
     def size(self) -> int:
         """Number of positions in an epoch.
@@ -325,8 +329,9 @@ class Mixed(OrderOfParts):
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        part = "[0]" if verb in ("split", "split_by") else ""
         raise ArgumentError(
-            f"{verb}() after mix() would break its proportions; call it before: mix({{name: ds.{verb}(…)}}, …)"
+            f"{verb}() after mix() would break its proportions; call it before: mix({{name: ds.{verb}(…){part}}}, …)"
         )
 
     def describe(self) -> list[Any]:

@@ -29,6 +29,11 @@ class BaseOrder:
         return any(below.varies for below in orders_below(order))
 
     @property
+    def repeats(self) -> bool:
+        order: Any = self
+        return any(below.repeats for below in orders_below(order))
+
+    @property
     def changing_rows(self) -> str | None:
         return None
 

@@ -20,6 +20,10 @@ class Repeated(VerbOrder):
     def size(self) -> int:
         return self.parent.size * self.times
 
+    @property
+    def repeats(self) -> bool:
+        return self.times > 1 or self.parent.repeats
+
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         size = max(self.parent.size, 1)
         return self.parent.visits(epochs * self.times + positions // size, positions % size)

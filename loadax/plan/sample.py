@@ -40,6 +40,7 @@ class Sampled(VerbOrder):
     seed: int
     digest: str
     varies = True
+    repeats = True
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         # To random maps every draw is an epoch of its own, or all draws of a row would be augmented alike.

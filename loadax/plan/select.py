@@ -14,13 +14,17 @@ from loadax.protocols import Hits, Integers
 @final
 @dataclass(frozen=True, eq=False)
 class Selected(ListedOrder):
-    """The listed positions of the parent. After a shuffle, another subset in each epoch.
+    """The listed positions of the parent.
 
     Args:
         parent: Any order.
         positions: Positions of the parent, int64[size]. Memory: 8 bytes each, and 16 more once `inverse` was called.
         rule: The verb and a hash of the list.
     """
+
+    @cached_property
+    def repeats(self) -> bool:
+        return self.parent.repeats or len(np.unique(self.positions)) < len(self.positions)
 
     @cached_property
     def _by_position(self) -> tuple[Integers, Integers]:

@@ -12,7 +12,7 @@ from loadax.protocols import Hits, Integers, LaneAssignment, Visits
 @final
 @dataclass(frozen=True)
 class Sliced(VerbOrder):
-    """Every `step`-th position from `start` on, `size` of them. After a shuffle, another subset in each epoch."""
+    """Every `step`-th position from `start` on, `size` of them."""
 
     start: int
     step: int

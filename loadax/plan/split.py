@@ -1,7 +1,7 @@
-"""Random splits, by a hash of each row's number and the seed.
+"""Splits: at random, by a hash of each row's number and the seed, or into runs of rows.
 
 A split by fraction compares each hash with a threshold, so appended rows never change a row's side. A split by counts
-sorts by the hashes, so appended rows move only a few others.
+sorts by the hashes, so appended rows move only a few others. Runs of rows are slices, which keep no list.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from loadax.core.arguments import dimensions, integer, number
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
+from loadax.plan.slice import Sliced
 from loadax.plan.subset import keep_rows, keep_where, met_rows
 from loadax.protocols import Order
 
@@ -46,6 +47,18 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
     Raises:
         ArgumentError: When a count is not positive, or there are more parts than rows.
     """
+    counts = given_counts(fraction)
+    if not isinstance(counts, int):
+        return counts
+    return equal_counts(counts, int(met_rows(order, "split", num_rows).sum()))
+
+
+def given_counts(fraction: Any) -> list[int] | int | None:
+    """The counts of a split, or its number of equal parts; None for a split by a fraction.
+
+    Raises:
+        ArgumentError: When a count is not positive, or there are less than two parts.
+    """
     if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
         if not len(fraction):
             raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}")
@@ -53,8 +66,15 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
         return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
     if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
         return None
-    parts = integer("fraction", fraction, 2, remedy=SPLITS)
-    rows = int(met_rows(order, "split", num_rows).sum())
+    return integer("fraction", fraction, 2, remedy=SPLITS)
+
+
+def equal_counts(parts: int, rows: int) -> list[int]:
+    """Number of rows of each of some parts of equal size.
+
+    Raises:
+        ArgumentError: When there are more parts than rows.
+    """
     if parts > rows:
         remedy = f"pass at most {rows}" if rows > 1 else "split a dataset of 2 or more"
         raise ArgumentError(
@@ -108,6 +128,71 @@ def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) 
         parts.append(keep_rows(order, chosen, ("split", list(counts), seed, index), arguments))
         start += count
     return parts
+
+
+def split_runs(order: Order, fraction: Any, gap: int) -> list[Order]:
+    """Splits an order into runs of consecutive positions below shuffles and repeats.
+
+    Args:
+        order: Order to split.
+        fraction: Fraction of the rows in the first of two parts, counts, or a number of equal parts.
+        gap: Number of rows between two parts that are in none.
+
+    Raises:
+        ArgumentError: When a part would be empty, counts and gaps don't add up, or the rows depend on the epoch.
+    """
+    sizes = list[int]()
+
+    def measure(fixed: Order, _: int) -> Order:
+        sizes.append(fixed.size)
+        return fixed
+
+    order.narrow("split", measure)
+    parts, start = [], 0
+    for count in _run_counts(fraction, sum(sizes), gap):
+        parts.append(_run(order, start, start + count))
+        start += count + gap
+    return parts
+
+
+def _run_counts(fraction: Any, rows: int, gap: int) -> list[int]:
+    """Number of rows of each part of a split into runs."""
+    counts = given_counts(fraction)
+    if isinstance(counts, list):
+        left_out = gap * (len(counts) - 1)
+        if sum(counts) + left_out != rows:
+            gaps = f" with gaps of {gap}, {sum(counts) + left_out} in all" if gap else ""
+            raise ArgumentError(
+                f"fraction={counts}: the counts add up to {sum(counts)}{gaps}, and the dataset has {rows} rows; "
+                "pass counts that add up to it"
+            )
+        return counts
+    share = checked_fraction(fraction, SPLITS) if counts is None else 0.0
+    number = counts or 2
+    left = rows - gap * (number - 1)
+    if left < number:
+        raise ArgumentError(
+            f"gap={gap}: {number} parts of {count_text(rows, 'row')} would leave some empty; pass a smaller gap"
+            if gap
+            else f"fraction={fraction}: {number} parts of {count_text(rows, 'row')} would leave some empty"
+        )
+    if counts is not None:
+        return equal_counts(counts, left)
+    first = min(max(round(share * left), 1), left - 1)
+    return [first, left - first]
+
+
+def _run(order: Order, start: int, stop: int) -> Order:
+    """The positions from `start` to `stop`, counted below shuffles and over all parts."""
+    before = 0
+
+    def cut(fixed: Order, _: int) -> Order:
+        nonlocal before
+        low, high = (min(max(end - before, 0), fixed.size) for end in (start, stop))
+        before += fixed.size
+        return fixed if high - low == fixed.size else Sliced(fixed, low, 1, high - low)
+
+    return order.narrow("split", cut)
 
 
 def again(order: Order, verb: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.plan.order import VerbOrder, no_hits
+from loadax.plan.slice import Sliced
 from loadax.protocols import Hits, Integers, Order, Visits
 
 _CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
@@ -164,6 +165,30 @@ def _keep(
         return Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
 
     return order.narrow(rule[0], keep, first_row)
+
+
+def keep_runs(order: Order, rows: Integers, rule: Rule) -> Order:
+    """Keeps only the rows in the ascending list `rows`: as a slice where their positions are consecutive."""
+
+    def keep(fixed: Order, first_row: int) -> Order:
+        positions = np.concatenate([rows[:0], *_positions(fixed, first_row, rows)])
+        if len(positions) and positions[-1] - positions[0] == len(positions) - 1:
+            return Sliced(fixed, int(positions[0]), 1, len(positions))
+        return Subset(fixed, Ascending([positions], fixed.size), rule)
+
+    return order.narrow(rule[0], keep)
+
+
+def rows_in_order(order: Order, verb: str) -> Integers:
+    """Rows at the positions of an order below its shuffles, int64[n]."""
+    found: list[Integers] = []
+
+    def look(fixed: Order, first_row: int) -> Order:
+        found.extend(rows for _, rows in _rows_of(fixed, first_row))
+        return fixed
+
+    order.narrow(verb, look)
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def leave_out_rows(order: Order, rows: Integers, rule: Rule) -> Order:

@@ -25,6 +25,7 @@ class Zipped(BaseOrder):
     parts: tuple[Order, ...]
     names: tuple[str, ...]
     parent = None
+    repeats = False  # a row is a position
 
     @property
     def size(self) -> int:
@@ -70,7 +71,9 @@ def zip_orders(parts: Sequence[Order], names: Sequence[str]) -> Zipped:
     size = parts[0].size
     for name, part in zip(names, parts, strict=True):
         if part.size >= MOST_POSITIONS:
-            raise ArgumentError(f"zip() needs datasets that end, and {name} never does; cut it: ds[:n]")
+            raise ArgumentError(
+                f"zip() needs datasets that end, and {name} never does; cut it: ds.subset_per_epoch(range(n))"
+            )
         if part.size != size:
             raise ArgumentError(
                 f"zip() needs datasets of one length: {names[0]} has {size} rows, and {name} has {part.size}; "

@@ -42,7 +42,9 @@ def integers_of(
     """
     check_fixed_rows(order, f"{verb}()")
     if not 0 < order.size < MOST_POSITIONS:
-        what = "a dataset that never ends; cut it: ds[:n]" if order.size else "a dataset without rows; check its source"
+        what = "a dataset without rows; check its source"
+        if order.size:
+            what = "a dataset that never ends; cut it: ds.subset_per_epoch(range(n))"
         raise ArgumentError(f"{verb}() of {what}")
     # A function's sizes, as the lengths of packed documents, may be those of epoch 0.
     if order.varies and (verb == "flat_map" or not callable(given)):

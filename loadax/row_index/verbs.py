@@ -16,7 +16,7 @@ from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
 from loadax.plan.split import again, below as hashes_below
-from loadax.plan.subset import keep_rows, leave_out_rows, met_rows
+from loadax.plan.subset import keep_rows, keep_runs, leave_out_rows, met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
@@ -78,8 +78,8 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     return left
 
 
-def select(order: Order, rows: Any, name: str) -> Order:
-    """The listed positions of an order.
+def select(order: Order, rows: Any, name: str) -> Sliced | Selected:
+    """The listed positions of an order, in every epoch.
 
     Args:
         order: Any order.
@@ -147,9 +147,18 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
 
 
 def split_groups(
-    order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options
+    order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options, gap: int | None = None
 ) -> tuple[Order, Order]:
     """Splits into two orders that share no group: about `fraction` of the groups, and the rest.
+
+    Args:
+        order: Order to split.
+        reader: Reader of the rows.
+        key: Name of a leaf, or a function of an example.
+        fraction: Share of the groups in the first part.
+        seed: Seed of the draws of groups.
+        options: Options of the pass over all keys.
+        gap: Number of groups between the parts, which are runs of groups; None: groups are drawn.
 
     Raises:
         ArgumentError: When `key` is not the name of a leaf of integers or text.
@@ -166,6 +175,8 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words, _ = answers(question, reader, met, options)
+    if gap is not None:
+        return _group_runs(order, np.flatnonzero(met), words, fraction, gap)
     first = hashes_below(seeds.derive(seed, "split_by", *again(order, "split_by"), words), fraction)
     rows = np.flatnonzero(met)
 
@@ -174,6 +185,36 @@ def split_groups(
         return keep_rows(order, selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
     return side(first, True), side(~first, False)
+
+
+def _group_runs(
+    order: Order, rows: Integers, words: NDArray[np.uint64], fraction: float, gap: int
+) -> tuple[Order, Order]:
+    """Splits into runs of groups, which are in the order of their first positions.
+
+    Args:
+        order: Order to split.
+        rows: Its rows, ascending.
+        words: Hash of the group of each row.
+        fraction: Share of the groups in the first part.
+        gap: Number of groups between the parts.
+    """
+    ordered = rows_in_order(order, "split_by")
+    _, firsts, group = np.unique(words[np.searchsorted(rows, ordered)], return_index=True, return_inverse=True)
+    left = len(firsts) - gap
+    if left < 2:
+        remedy = "pass a smaller gap" if gap else "split a dataset of 2 groups or more"
+        raise ArgumentError(f"gap={gap}: two parts of {count_text(len(firsts), 'group')} need 1 each; {remedy}")
+    turn = np.empty_like(firsts)
+    turn[np.argsort(firsts)] = np.arange(len(firsts))
+    first = min(max(round(fraction * left), 1), left - 1)
+
+    def part(name: bool, chosen: NDArray[np.bool_]) -> Order:
+        selected = np.unique(ordered[chosen])
+        rule = ("split_by", fraction, "contiguous", gap, name, digest_values(selected))
+        return keep_runs(order, selected, rule)
+
+    return part(True, turn[group] < first), part(False, turn[group] >= first + gap)
 
 
 def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:

@@ -39,6 +39,20 @@ class Child(NamedTuple):
     maps: Sequence[Any] = ()
 
 
+class Below(NamedTuple):
+    """Visits of a child that visits of its parent are made of.
+
+    Args:
+        source: The child.
+        asked: Index of the parent's visit of each, int64[n].
+        visits: The child's visits, int64[n] each.
+    """
+
+    source: "BaseSource"
+    asked: Integers
+    visits: Visits
+
+
 def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     """The rows of runs of `count` rows, `every` rows apart, one run after the other."""
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
@@ -74,6 +88,8 @@ class Traits(NamedTuple):
         num_maps: Number of maps applied to rows, which is the index of the next map in the chain.
         runs_python: Whether reading calls the user's Python code, usually once per row.
         attributes: What the numbers of leaves mean; stores keep it.
+        shared_by: The verb that may make several rows of one row below, as text, such as windows that overlap; "": no
+            two rows have a row below in common. A split of such rows must check them.
     """
 
     reads_examples: bool = False
@@ -87,6 +103,7 @@ class Traits(NamedTuple):
     num_maps: int = 0
     runs_python: bool = False
     attributes: Attributes = {}  # noqa: RUF012 - a read-only view of it can't be pickled
+    shared_by: str = ""
 
 
 def joint_traits(parts: Sequence[Traits]) -> Traits:
@@ -102,6 +119,7 @@ def joint_traits(parts: Sequence[Traits]) -> Traits:
         num_maps=max(part.num_maps for part in parts),
         runs_python=any(part.runs_python for part in parts),
         attributes={path: each for path, each in first.items() if all(other.get(path) == each for other in others)},
+        shared_by=next((part.shared_by for part in parts if part.shared_by), ""),
     )
 
 
@@ -257,6 +275,14 @@ class BaseSource:
             Ascending indices into `rows`, and the child's row for each, both int64[m]; None if the mapping is unknown.
         """
         return None
+
+    def visits_below(self, visits: Visits) -> list[Below]:
+        """Maps visits to those of the children that they are made of; empty without children, or if it is unknown."""
+        below = self.rows_below(visits.rows)
+        if below is None:
+            return []
+        asked, rows = below
+        return [Below(self.children[0].source, asked, Visits(rows, visits.epochs[asked]))]
 
     @property
     def rows_probed(self) -> int:

@@ -15,6 +15,7 @@ from loadax.core.formatting import name_of
 from loadax.core.former import former
 from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.core.tree import flatten
+from loadax.plan.fixed_part import describe_first_epoch
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Examples, Reader
 from loadax.seeds import ORDER_VERSION
@@ -137,7 +138,7 @@ class Written:
         inner = _told(inner_functions(self.reader.source))
         return {
             "order version": ORDER_VERSION,
-            "order": self.order.describe(),
+            "order": describe_first_epoch(self.order),
             "maps": self.reader.describe(),
             "examples": examples,
             "functions": functions if self.key is None else ["key", self.key],
@@ -181,7 +182,7 @@ def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) ->
     known = [fingerprint(function).digest for function in functions] if key is None else ["key", key]
     told = all(_is_told(source) for source in walk(reader.source) if not source.children)
     sample = None if told else Written(reader, order).sample_unmapped()
-    described = [ORDER_VERSION, order.describe(), reader.describe()]
+    described = [ORDER_VERSION, describe_first_epoch(order), reader.describe()]
     facts = [known, described, sample, identify(reader.source), arguments]
     texts = [json.dumps(each, default=repr) for each in (former(facts), facts)]
     digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]

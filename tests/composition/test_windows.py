@@ -398,8 +398,8 @@ def test_two_recipes_never_share_a_state_and_old_windows_keep_theirs() -> None:
         ),
         (
             lambda ds: ds.shuffle(0)[3:],
-            r"call windows\(2\) before shuffle\(0\), not after it$",
-            lambda ds: ds.windows(2).shuffle(0)[3:],
+            r"split into runs of rows instead of shuffle\(0\), .*: split\(0.8, contiguous=True\)\[0\].windows\(2\)$",
+            lambda ds: ds.split(0.8, contiguous=True)[0].windows(2),
         ),
         (
             lambda ds: concat([ds, ds.shuffle(0)]),
@@ -414,15 +414,25 @@ def test_two_recipes_never_share_a_state_and_old_windows_keep_theirs() -> None:
         *(
             (
                 verb,
+                rf"split into runs of rows instead of {name}, .*: split\(0.8, contiguous=True\)\[0\].windows\(2\)$",
+                lambda ds: ds.split(0.8, contiguous=True)[0].windows(2),
+            )
+            for verb, name in (
+                (lambda ds: ds.split(0.5)[0], r"split\(.*\)"),
+                (lambda ds: ds.split_by("hour", 0.5)[0], r"split_by\(.*\)"),
+                (lambda ds: ds[[3, 1, 2]], r"select\(.*\)"),
+            )
+        ),
+        *(
+            (
+                verb,
                 rf"call windows\(2\) before {name}, not after it$",
                 lambda ds, verb=verb: verb(ds.windows(2)),
             )
             for verb, name in (
                 (lambda ds: ds.filter(lambda row: row["hour"].sum() % 3 > 0), r"filter\(.*\)"),
-                (lambda ds: ds.split(0.5)[0], r"split\(.*\)"),
                 (lambda ds: ds.exclude([3]), r"exclude\(.*\)"),
                 (lambda ds: ds.repeat(2), r"repeat\(2\)"),
-                (lambda ds: ds[[3, 1, 2]], r"select\(.*\)"),
                 (lambda ds: ds[::-1], r"\[39::-1\]\[:40\]"),
                 (lambda ds: ds.flat_map(lambda row: [row], 1), r"flat_map\(.*\)"),
             )

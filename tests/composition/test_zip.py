@@ -29,7 +29,7 @@ def two(chunks: int = CHUNK, other: int = CHUNK) -> tuple[ChunkedSource, Chunked
     [
         lambda one, other: loadax.zip({"a": one, "b": {"c": other}}),
         lambda one, other: loadax.zip((one[::-1], other.map(lambda row: row + 1))),
-        lambda one, other: loadax.zip([one.shuffle(0), other.shuffle(1).repeat(2)[:ROWS]]),
+        lambda one, other: loadax.zip([one.shuffle(0), other.shuffle(1).repeat(2).subset_per_epoch(range(ROWS))]),
         lambda one, other: loadax.zip([one.map(lambda row, rng: row + rng.integers(9), rng=True), other, other]),
         lambda one, other: loadax.zip([one, from_source([{"text": str(row)} for row in range(ROWS)])]),
         lambda one, other: one.zip(other.map(lambda row: {"tokens": row}).pack(4)[:ROWS]).zip(other),

@@ -148,6 +148,8 @@ CODE = {
     ("head", "sample_rows"): "padded.read(range(5))['tokens']",
     ("batches", "iter_batches"): "loadax.Dataloader(padded, batch_size=8)",
     ("kfold", "cross_validation"): "data.split(5)",
+    ("group_split", "GroupKFold"): "data.split_by('label', 0.8)[0]",
+    ("time_split", "TimeSeriesSplit"): "data.split(0.8, contiguous=True)[1]",
     ("seed",): "data.map(fn, rng=True, seed=0)",
     ("with_transform", "set_transform", "transform", "apply", "augment"): "data.map(fn)",
     ("rename_column", "rename_columns"): "data.rename({'tokens': 'inputs'})",
@@ -172,7 +174,7 @@ def test_code_of_a_hint_works_when_pasted(names: tuple[str, ...]) -> None:
     data = loadax.from_source(DOCUMENTS)
     code = CODE[names]
     for name in names:
-        written = code.replace("padded", "data").removesuffix("[1]").removesuffix("['tokens']")
+        written = code.replace("padded", "data").removesuffix("[1]").removesuffix("[0]").removesuffix("['tokens']")
         written = written.removeprefix("range(").removeprefix("list(")
         assert written.rstrip(")") in replacements("Dataset")[name]
     values = {"data": data, "other": data, "padded": data.pad({"tokens": 8}), "loadax": loadax, "np": np, "n": 5}
@@ -193,6 +195,9 @@ def test_packing_hint_of_ragged_batches_works() -> None:
 ARGUMENTS = {
     ("shuffle", "buffer_size"): "data.shuffle(seed=0)",
     ("map", "batched"): "data.pad({'tokens': 8}).map_batch(fn)",
+    ("split", "shuffle"): "data.split(0.8, contiguous=True)",
+    ("split", "test_size"): "data.split(0.8)",
+    ("split", "random_state"): "data.split(0.8, seed=0)",
     ("split", "stratify"): "[data.filter(lambda row, k=k: row['label'] == k).split(0.5) for k in range(2)]",
 }
 

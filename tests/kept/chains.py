@@ -49,7 +49,7 @@ CHAINS: dict[str, Callable[[], Dataset]] = {
     "shuffle": lambda: numbers().shuffle(1),
     "block shuffle": lambda: numbers().shuffle(2, block=8, window=3, lanes=4),
     "slice, shuffle": lambda: numbers()[3:80:2].shuffle(3),
-    "shuffle, slice": lambda: numbers().shuffle(3)[:50],
+    "shuffle, slice": lambda: numbers().shuffle(3).subset_per_epoch(range(50)),
     "repeat": lambda: numbers(30).shuffle(0).repeat(2),
     "split": lambda: numbers().split(0.3, seed=5)[1].shuffle(1),
     "split by counts": lambda: numbers().split([60, 30, 10], seed=5)[0],

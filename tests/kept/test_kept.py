@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadax.errors import StateError
 from tests.kept.chains import CHAINS, filtered, numbers, packed, packed_by_leaf
 from tests.kept.write import digest, loader_of
 
@@ -71,3 +72,13 @@ def test_cache_of_earlier_version_is_read(version: Path, tmp_path: Path) -> None
 
 def test_digest_is_that_of_earlier_versions() -> None:
     assert loader_of(CHAINS["shuffle"]()).digest() == "c11696c2c0a265e56e2486b666d83b25"
+
+
+@every_version
+def test_state_of_a_slice_of_a_shuffle_is_refused_with_the_call_that_goes_on(version: Path) -> None:
+    loader = loader_of(numbers().shuffle(3)[:50])  # whose rows are fixed now
+    for kept in json.loads((version / "runs.json").read_text())["shuffle, slice"]:
+        with pytest.raises(
+            StateError, match=r"to go on as before, pass \.subset_per_epoch\(range\(0, 50\)\) in its place"
+        ):
+            loader.iterate(kept["state"])

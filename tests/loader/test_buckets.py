@@ -483,7 +483,7 @@ def test_bad_buckets_are_refused() -> None:
             lambda: Dataloader(stream, Buckets("tokens", SIZES)),
         ),
         ("equal groups", lambda: loader().lease()),
-        ("slice before shuffle", lambda: Dataloader(data()[:50], Buckets("tokens", SIZES))),
+        ("slice before shuffle", lambda: Dataloader(data().subset_per_epoch(range(50)), Buckets("tokens", SIZES))),
         ("the dataset has no rows", lambda: Dataloader(loadax.as_dataset(Documents())[:0], Buckets("tokens", SIZES))),
         (
             "sample.. draws other rows",
@@ -491,7 +491,7 @@ def test_bad_buckets_are_refused() -> None:
         ),
         (
             "mix.. draws other rows in every epoch, so none can be chosen behind it",
-            lambda: Dataloader(loadax.mix([data()], [1])[:50], Buckets("tokens", SIZES)),
+            lambda: Dataloader(loadax.mix([data()], [1]).subset_per_epoch(range(50)), Buckets("tokens", SIZES)),
         ),
         (
             "pass stop='first' or 'all'",

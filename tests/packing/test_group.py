@@ -299,9 +299,11 @@ def test_advice_about_groups_works() -> None:
     with pytest.raises(ArgumentError, match=r"group\(\) of a dataset without rows; check its source"):
         graphs()[:0].group(11, sizes_of)
     endless = loadax.mix([graphs(), graphs()], [1, 1], stop="never")
-    with pytest.raises(ArgumentError, match=r"group\(\) of a dataset that never ends; cut it: ds\[:n\]"):
+    with pytest.raises(
+        ArgumentError, match=r"group\(\) of a dataset that never ends; cut it: ds.subset_per_epoch\(range\(n\)\)"
+    ):
         endless.group(BUDGETS, sizes_of)
-    assert len(endless[:20].group(BUDGETS, sizes_of)) > 1
+    assert len(endless.subset_per_epoch(range(20)).group(BUDGETS, sizes_of)) > 1
     with pytest.raises(StreamError, match=r"group\(\): .*; group a dataset with random access"):
         graphs().to_stream(4).group(BUDGETS, sizes_of)
 

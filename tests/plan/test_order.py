@@ -9,6 +9,7 @@ import pytest
 
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.concat import Concatenated
+from loadax.plan.fixed_part import fixed_part
 from loadax.plan.mix import Mixed, Segment
 from loadax.plan.order import depth_first
 from loadax.plan.repeat import Repeated
@@ -45,6 +46,8 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "zip": lambda: Zipped((Sequential(12), Sliced(Sequential(15), 3, 1, 12)), ("a", "b")),
     "zip of others": lambda: Zipped((Sequential(12), Sliced(Sequential(15), 2, 1, 12)), ("a", "b")),
     "split": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, True)),
+    "fixed part": lambda: fixed_part(Sliced(Shuffled(Sequential(12), 0), 0, 1, 6)),
+    "the other part": lambda: fixed_part(Sliced(Shuffled(Sequential(12), 0), 6, 1, 6)),
     "the rest": lambda: Subset(Sequential(12), np.arange(4), ("split", 0.5, 0, False)),
 }
 

@@ -326,7 +326,7 @@ def test_orders_whose_rows_change_are_refused() -> None:
     given: dict[str, list[Any]] = {"filter": [small], "exclude": [[1]], "split_by": ["user", 0.5]}
     for verb, arguments in given.items():
         with pytest.raises(ArgumentError, match=rf"{verb}\(\) after .* of a shuffle"):
-            getattr(data().shuffle(0)[:9], verb)(*arguments)
+            getattr(data().shuffle(0).subset_per_epoch(range(9)), verb)(*arguments)
         with pytest.raises(ArgumentError, match=rf"{verb}\(\) after mix\(\) would break its proportions"):
             getattr(mix([data(), data()], [1, 1]), verb)(*arguments)
 

@@ -31,9 +31,13 @@ def test_it_is_numpys_indexing(rows: Any) -> None:
     shuffled = data().shuffle(3)
     for epoch in (0, 2):
         whole = shuffled.order.visits(np.full(500, epoch), ROWS).rows
-        chosen = shuffled[rows]
+        chosen, first = shuffled.subset_per_epoch(rows), shuffled.order.visits(np.zeros(500, np.int64), ROWS).rows
         order = np.arange(len(chosen))
-        assert chosen.order.visits(np.full(len(chosen), epoch), order).rows.tolist() == whole[expected].tolist()
+        epochs = np.full(len(chosen), epoch)
+        assert chosen.order.visits(epochs, order).rows.tolist() == whole[expected].tolist()
+        fixed = shuffled[rows].order.visits(epochs, order).rows.tolist()
+        assert sorted(fixed) == sorted(first[expected].tolist())
+        assert epoch or fixed == first[expected].tolist()
 
 
 def test_a_range_keeps_no_list() -> None:
@@ -79,9 +83,17 @@ def test_an_index_is_named_as_one() -> None:
         _ = data()[np.array([[1]])]
 
 
-def test_a_selection_of_a_shuffle_has_other_rows_each_epoch() -> None:
+def test_a_selection_of_a_shuffle_has_the_same_rows_each_epoch() -> None:
     chosen = data().shuffle(0)[[3, 1]]
     assert chosen.order.varies
+    assert {row for epoch in range(5) for row in chosen.order.visits(*np.array([[epoch, epoch], [0, 1]])).rows} == {
+        *data().shuffle(0).order.visits(*np.array([[0, 0], [3, 1]])).rows
+    }
+    assert sum(map(len, chosen.split([1, 1]))) == 2
+
+
+def test_a_selection_of_every_epoch_is_not_split() -> None:
+    chosen = data().shuffle(0).subset_per_epoch([3, 1])
     calls: list[Callable[[], Any]] = [lambda: chosen.split(0.5), lambda: chosen.shuffle(0).exclude([1])]
     for call in calls:
         with pytest.raises(ArgumentError, match=r"after select\(.* rows\) of a shuffle .*; call it before"):
@@ -91,7 +103,8 @@ def test_a_selection_of_a_shuffle_has_other_rows_each_epoch() -> None:
 
 def test_a_mixture_that_never_ends_has_positions_to_select() -> None:
     endless = mix([data(), data()], [1, 1], stop="never")
-    assert rows_of(endless.select([0, 10**9])) == [rows_of(endless[:1])[0], rows_of(endless[10**9 : 10**9 + 1])[0]]
+    first, far = (rows_of(endless.subset_per_epoch(range(start, start + 1))) for start in (0, 10**9))
+    assert rows_of(endless.subset_per_epoch([0, 10**9])) == first + far
 
 
 def test_the_state_is_of_the_list() -> None:

@@ -98,7 +98,8 @@ def test_lengths_that_change() -> None:
 
 DATASETS: dict[str, Callable[[Dataset], Dataset]] = {
     "a fixed part": lambda data: data[10:40].shuffle(0),
-    "another part each epoch": lambda data: data.shuffle(0)[:40],
+    "a part of a shuffle": lambda data: data.shuffle(0)[:40],
+    "another part each epoch": lambda data: data.shuffle(0).subset_per_epoch(range(40)),
     "a filtered one": lambda data: data.filter(lambda example: example["label"] % 3000 == 2993, progress=False),
     "a mixture": lambda data: mix([data.shuffle(1), from_arrays(arrays(30)).map(_more)], [2, 1], seed=0),
     "one after the other": lambda data: concat([data.map(_more), from_arrays(arrays(30))]).shuffle(0),
