@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 
+from loadax.composition.shared_rows import first_epoch
 from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.chunk_reads import Opened
@@ -12,10 +14,12 @@ from loadax.loader.inspection.explanation import BatchFigures, Memory, Reading
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.block_shuffle import batch_variance
 from loadax.plan.order import depth_first
+from loadax.sources.origins import first_shared_of
 
 _MANY_DECODED = 4  # rows decoded per row used
 _MUCH_DROPPED = 0.1  # share of an epoch
 _MUCH_VARIANCE = 4.0  # variance of a batch's contents, where that of random rows is 1
+_MOST_PARTS, _MOST_POSITIONS = 8, 1 << 18  # that are searched for rows that parts share
 _SHARED = 1.5  # number of hosts that decode a chunk
 
 
@@ -28,6 +32,7 @@ def find_warnings(
     yield from _lanes(dataset, hosts, opened)
     yield from _mixing(dataset, hosts)
     yield from _hosts(hosts, reading)
+    yield from _parts(dataset)
     if memory.step.most > memory.reading_ahead / 2:
         yield (
             f"a step takes {size_text(memory.step.most)} on a host, "
@@ -39,6 +44,24 @@ def find_warnings(
             f"an epoch of {batches.rows_per_epoch:,} rows drops {batches.dropped:,} of them, "
             "which don't fill a batch; pass remainder='pad' or a smaller batch_size"
         )
+
+
+def _parts(dataset: Dataset) -> Iterator[str]:
+    """Tells which parts of `concat` or `mix` share rows."""
+    if not dataset.source.traits.shared_by.startswith(("concat", "mix")):
+        return
+    orders, children = dataset.order.parts, dataset.source.children
+    for one, other in combinations(range(min(len(orders), _MOST_PARTS)), 2):
+        pair = [(children[part], orders[part]) for part in (one, other)]
+        if any(child.first_row is None for child, _ in pair):
+            continue
+        shared = first_shared_of([(child.source, first_epoch(order, _MOST_POSITIONS)) for child, order in pair])
+        if shared is not None:
+            yield (
+                f"{children[one].name} and {children[other].name} share rows, such as row {shared.row} of "
+                f"{shared.source!r}: none of the two can be held out from the other; loadax.testing.disjoint tells all"
+            )
+            return
 
 
 def _whole_rows(dataset: Dataset, hosts: AllHosts, reading: Reading) -> Iterator[str]:
