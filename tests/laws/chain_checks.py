@@ -127,7 +127,7 @@ def _check_split(chain: Chain) -> None:
         return
     sides = [
         side.order.visits(np.full(len(side), 1), np.arange(len(side))).rows.tolist()
-        for side in chain.dataset.split(0.5)
+        for side in chain.dataset.split(0.5, allow_shared_rows=True)
     ]
     assert not set(sides[0]) & set(sides[1])
     assert sorted(sides[0] + sides[1]) == sorted(visit.row for visit in chain.visits(1))

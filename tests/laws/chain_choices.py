@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import loadax
-from loadax import mix
+from loadax import Dataset, mix
 from loadax.errors import LoadaxError, SourceError
 from tests.laws import chain_verbs as verbs
 from tests.laws.chain_rows import (
@@ -166,13 +166,33 @@ class Choices:
     def slice(self, chain: Chain) -> Chain:
         end = [None, *range(-12, 31)]
         step = self.random.choice([None, None, 1, 2, 3, 7, -1, -2, -5])
-        return verbs.cut(chain, self.random.choice(end), self.random.choice(end), step)
+        cut = slice(self.random.choice(end), self.random.choice(end), step)
+        if chain.varies and self.random.random() < 0.5:
+            return self._part(chain, range(*cut.indices(len(chain))), lambda: chain.dataset[cut])
+        return verbs.cut(chain, cut.start, cut.stop, cut.step)
+
+    def _part(self, chain: Chain, positions: Sequence[int], make: Callable[[], Dataset]) -> Chain:
+        """A part of a shuffle, whose rows are fixed, where other parts would have other rows."""
+        if not positions or not chain.splittable:
+            return chain
+        try:
+            part = make()
+        except LoadaxError as error:
+            # Only these may have rows in common, or blocks.
+            if not re.search(r"sample|repeat|select|windows|pack|group|flat_map|concat|zip|shuffle\(.*,", repr(chain)):
+                raise
+            self.tally.refusals[f"part: {str(error)[:60]}"] += 1
+            return chain
+        return verbs.fixed_part(chain, positions, part, f"[{positions}]")
 
     def select(self, chain: Chain) -> Chain:
         size = len(chain)
         rows = [self.random.randrange(-size, size) for _ in range(self.random.randint(0, 12))] if size else []
         if self.random.random() < 0.1:
             return self._without_meaning(chain, "select", lambda: chain.dataset.select([*rows, size]))
+        if chain.varies and self.random.random() < 0.5:
+            positions = [row % size for row in rows] if size else []
+            return self._part(chain, positions, lambda: chain.dataset.select(rows))
         return verbs.select(chain, rows)
 
     def sample(self, chain: Chain) -> Chain:

@@ -210,9 +210,10 @@ def cut(chain: Chain, start: int | None, stop: int | None, step: int | None) -> 
     runs = None if either is None else either[start:stop:step]
     forward = (chain.runs is not None) == ((step or 1) > 0)
     text = ":".join("" if each is None else str(each) for each in (start, stop, step))
+    positions = range(*slice(start, stop, step).indices(len(chain)))
     return chain.then(
-        f"[{text}]",
-        chain.dataset[start:stop:step],
+        f".subset_per_epoch({positions})" if chain.varies else f"[{text}]",
+        chain.dataset.subset_per_epoch(positions) if chain.varies else chain.dataset[start:stop:step],
         epoch,
         splittable=not chain.varies,
         stride=stride,
@@ -227,8 +228,25 @@ def select(chain: Chain, rows: list[int] | range) -> Chain:
         chosen = [found[position]._replace(lane=None) for position in rows]
         return [visit for visit in chosen if all(each(visit.row) for each in keep)]
 
-    dataset = chain.dataset.select(rows)
-    return chain.then(f".select({rows})", dataset, epoch, splittable=not chain.varies, stride=None)
+    verb = "subset_per_epoch" if chain.varies else "select"
+    dataset = getattr(chain.dataset, verb)(rows)
+    return chain.then(f".{verb}({rows})", dataset, epoch, splittable=not chain.varies, stride=None)
+
+
+def fixed_part(chain: Chain, positions: Sequence[int], dataset: Dataset, text: str) -> Chain:
+    """Some positions of a chain whose order varies, with the rows of epoch 0 in every epoch: a slice, or a list."""
+    described = dataset.order.describe()[-1]
+    if described[0] != "reorder":  # all positions
+        assert sorted(positions) == list(range(len(chain)))
+        return chain
+
+    def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
+        first, known = chain.epoch(0, ()), {visit.row: visit for visit in chain.epoch(number, ())}
+        rows = [first[position].row for position in positions]
+        found = [known[row]._replace(lane=None) for row in rows if all(each(row) for each in keep)]
+        return shuffled(found, derive(described[1], "part", number)) if number else found
+
+    return chain.then(text, dataset, epoch, splittable=True, varies=True, stride=None)
 
 
 def sample(chain: Chain, weights: list[int], size: int, seed: int) -> Chain:
@@ -259,7 +277,7 @@ def split(chain: Chain, fraction: float, seed: int, side: int) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, inside))
 
-    dataset = chain.dataset.split(fraction, seed)[side]
+    dataset = chain.dataset.split(fraction, seed, allow_shared_rows=True)[side]
     return chain.then(f".split({fraction}, {seed})[{side}]", dataset, epoch, splits=chain.splits + 1, stride=None)
 
 
@@ -271,7 +289,7 @@ def split_counts(chain: Chain, counts: list[int], seed: int, part: int) -> Chain
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, chosen.__contains__))
 
-    dataset = chain.dataset.split(counts, seed)[part]
+    dataset = chain.dataset.split(counts, seed, allow_shared_rows=True)[part]
     return chain.then(f".split({counts}, {seed})[{part}]", dataset, epoch, splits=chain.splits + 1, stride=None)
 
 
@@ -311,7 +329,7 @@ def split_groups(chain: Chain, fraction: float, seed: int, side: int, index: Pat
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return chain.epoch(number, (*keep, chosen.__contains__))
 
-    dataset = chain.dataset.split_by(group_of, fraction, seed, workers=1, index=index)[side]
+    dataset = chain.dataset.split_by(group_of, fraction, seed, allow_shared_rows=True, workers=1, index=index)[side]
     verb = f".split_by(number % 7, {fraction}, {seed})[{side}]"
     return chain.then(verb, dataset, epoch, group_splits=chain.group_splits + 1, stride=None)
 
@@ -641,7 +659,7 @@ def mixed(
         return found
 
     text = f"mix[{segments}, {seed}, {stop}, {version}]"
-    chain = _joined(parts, text, dataset if stop != "never" else dataset[:cut_at], epoch)
+    chain = _joined(parts, text, dataset if stop != "never" else dataset.subset_per_epoch(range(cut_at)), epoch)
     return replace(chain, mixed=True, varies=True, splittable=False)
 
 
