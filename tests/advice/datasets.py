@@ -30,13 +30,13 @@ def zip_of_one(case: Case) -> None:
     assert len(loadax.zip((DATA, DATA))) == 64
 
 
-@follows("pass it last, mix() it, or slice it: ds[:n]")
+@follows("pass it last, mix() it, or pass ds.subset_per_epoch(range(n))")
 def concat_of_endless_part(case: Case) -> None:
     with case.refused(ArgumentError):
         loadax.concat([ENDLESS, DATA])
     assert loadax.concat([DATA, ENDLESS]).read([3])["x"].tolist() == [3]
     assert loadax.mix([ENDLESS, DATA], [1, 1], stop="never").read([0])["x"].shape == (1,)
-    assert len(loadax.concat([ENDLESS[:10], DATA])) == 74
+    assert len(loadax.concat([ENDLESS.subset_per_epoch(range(10)), DATA])) == 74
 
 
 @follows("make one shape of them: .map(fn)")
@@ -112,7 +112,7 @@ def shuffle_of_a_mixture(case: Case) -> None:
     assert sorted(rows_of(loadax.mix({"a": DATA.shuffle(0)}, [1]))) == list(range(64))
 
 
-@follows("call it before: mix({name: ds.…(…)}, …)")
+@follows("call it before: mix({name: ds.…(…)…}, …)")
 def filter_of_a_mixture(case: Case) -> None:
     with case.refused(ArgumentError):
         loadax.mix({"a": DATA, "b": DATA}, [1, 1]).filter(lambda row: row["x"] < 4)

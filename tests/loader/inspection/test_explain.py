@@ -217,14 +217,14 @@ def test_warning_about_a_block_shuffle_that_mixes_few_blocks() -> None:
         "batches of 512 rows draw on 32 blocks at a time: where neighbouring rows are alike, their"
     )
     assert "vary 16.6 times as much as those of random rows (as in batches of 31); pass lanes=512 to shuffle" in warning
-    assert warnings(few.repeat(2)[64:]) == [warning]
+    assert warnings(few.repeat(2).subset_per_epoch(range(64, 2 * len(few)))) == [warning]
     assert not warnings(data.shuffle(0, block="chunks", lanes=512))  # the advice
     (warning,) = warnings(few, 2048)
     assert "; pass a smaller block= to shuffle, write the data in smaller chunks by `loadax convert`, or" in warning
     assert not warnings(data.shuffle(0, block=1, lanes=8), 2048)  # the advice
     assert not warnings(data.shuffle(0, block="chunks", lanes=256), 512)
     # The blocks of a batch are unknown here, or it is not a block shuffle.
-    assert not warnings(few[::2])
+    assert not warnings(few.subset_per_epoch(range(0, len(few), 2)))
     assert not warnings(data[:4096].shuffle(0))
 
 
