@@ -19,12 +19,19 @@ from loadax.core.user_code import is_own, names_in
 _MOST = 2000  # objects to look at
 _NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
 _PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
+_OF_PYTHON = (FunctionType, classmethod, staticmethod, type)  # members of classes
 # Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
 #
 # These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
 _HANDLE_MEMBERS = ("seek",), ("fileno",), ("commit", "cursor"), ("fetchone",), ("grab", "retrieve"), ("__next__",)
 # Modules whose objects are handles, or are not although they have these members: h5py has a lock.
-_HANDLES, _NO_HANDLES = ("netCDF4",), ("PIL", "itertools", "weakref", "h5py")
+_HANDLES = ("netCDF4", "torchcodec", "zstandard")
+_NO_HANDLES = ("PIL", "itertools", "weakref", "h5py")
+# What C code has to close or holds by a pointer; few C libraries allow several threads to use one such object.
+_CLOSING = ("close", "Close", "release")
+_POINTERS = ("SwigPyObject", "c_void_p", "_Pointer")
+# Modules whose objects of this kind threads can share.
+_SHARED = ("numpy", "scipy", "jax", "jaxlib", "torch", "lmdb", "grpc", "faiss", "sentencepiece", "openslide", "xgboost")
 
 
 def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST) -> Iterator[tuple[str, Any]]:
@@ -41,7 +48,7 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
         kind = type(value)  # objects may raise when asked for their class
-        foreign = issubclass(kind, type) and not is_own(value.__module__)
+        foreign = issubclass(kind, type) and not is_own(_package(value))
         if foreign or issubclass(kind, _NEVER + _PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value  # alive, so that no other object gets its id
@@ -53,25 +60,70 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
 
 def handles(value: Any, name: str) -> list[tuple[str, Any]]:
     """Open files, connections, cursors and iterators that an object holds, with their names."""
-    found = held(value, name, lambda part: not is_loadax(part) and not _is_handle(part))
+    found = held(value, name, lambda part: not (is_loadax(part) or _is_handle(part) or _holds_pointer(part)))
     return [(name, part) for name, part in found if _is_handle(part)]
+
+
+def reason_for_turns(handle: Any) -> str:
+    """Why threads take turns to use a handle, as a clause of a message."""
+    if _is_known_handle(handle):
+        return "which threads can't use at the same time"
+    return "an object of a C library that may not allow several threads to use it at the same time"
 
 
 def is_loadax(value: Any) -> bool:
     """Whether it is an object of this package, which looks after its own handles."""
-    return type(value).__module__.partition(".")[0] == "loadax"
+    return _package(type(value)) == "loadax"
 
 
 def _is_handle(value: Any) -> bool:
+    return _is_known_handle(value) or _is_c_resource(value)
+
+
+def _is_known_handle(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, io.IOBase):
         with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable()
     if kind is FunctionType and "lseek" in value.__code__.co_names:  # the position of an int, a descriptor
         return is_own(value.__module__)
-    module = kind.__module__.partition(".")[0]
+    module = _package(kind)
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
     return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)
+
+
+def _is_c_resource(value: Any) -> bool:
+    """Whether it may be a resource of a C library, which is guessed from its class and attributes."""
+    if _package(type(value)) in (*_NO_HANDLES, *_SHARED, "loadax"):
+        return False
+    return _is_closed_by_c(type(value)) or _is_pointer(value) or _holds_pointer(value)
+
+
+def _is_closed_by_c(kind: type) -> bool:
+    """Whether a class, or a base, has a method of C code that closes; those of Python itself don't count."""
+    bases = [base for base in kind.__mro__ if _package(base) not in sys.stdlib_module_names]
+    members = [vars(base)[member] for base in bases for member in _CLOSING if member in vars(base)]
+    return any(callable(member) and not isinstance(member, _OF_PYTHON) for member in members)
+
+
+def _is_pointer(value: Any) -> bool:
+    """Whether it is a bare pointer of SWIG, ctypes or cffi."""
+    kind = type(value)
+    if kind.__module__ == "_cffi_backend":
+        typeof = getattr(sys.modules["_cffi_backend"], "typeof", None)
+        return typeof is not None and "CData" in kind.__name__ and bool(typeof(value).kind == "pointer")
+    return any(base.__name__ in _POINTERS for base in kind.__mro__)
+
+
+def _holds_pointer(value: Any) -> bool:
+    """Whether it is an object of a library, an attribute of which is a pointer."""
+    kind = type(value)
+    package = _package(kind)
+    if issubclass(kind, type | FunctionType) or (is_own(package) and package not in _SHARED):
+        return False
+    with suppress(Exception):  # objects may raise when asked for their attributes
+        return any(map(_is_pointer, vars(value).values()))
+    return False
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -98,3 +150,9 @@ def _variables(function: FunctionType) -> dict[str, Any]:
         modules = [module for module in found.values() if isinstance(module, ModuleType) and is_own(module.__name__)]
         found |= {name: vars(module)[name] for module in modules for name in names.everywhere if name in vars(module)}
     return found
+
+
+def _package(kind: type) -> str:
+    """The package of a class; empty if the class has another kind of `__module__`."""
+    module: Any = kind.__module__
+    return module.partition(".")[0] if isinstance(module, str) else ""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 from weakref import WeakValueDictionary
 
 from loadax.core.formatting import name_of, type_text
-from loadax.core.held import handles, held, is_loadax
+from loadax.core.held import handles, held, is_loadax, reason_for_turns
 
 _Result = TypeVar("_Result")
 _FIRST = 1.0  # seconds that others wait for the first call, which may itself wait for them
@@ -102,8 +102,8 @@ class UserObject:
             return
         turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
         name, handle = self.handle
-        text = f"{name} is {type_text(handle)}, which threads can't use at the same time, so {turns} {self.name}: "
-        warnings.warn(text + remedy, UserWarning, stacklevel=5)
+        text = f"{name} is {type_text(handle)}, {reason_for_turns(handle)}, so {turns} {self.name}: {remedy}"
+        warnings.warn(text, UserWarning, stacklevel=5)
 
     @property
     def of_one_thread(self) -> bool:

@@ -1,5 +1,6 @@
 """Handles that objects of users hold, wherever they hold them."""
 
+import ctypes
 import functools
 import io
 import itertools
@@ -19,11 +20,16 @@ from typing import Any
 import h5py
 import netCDF4
 import numpy as np
+import pandas as pd
 import pytest
+import tensorstore
 from PIL import Image
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from loadax import from_npy
-from loadax.core.held import handles
+from loadax.core.held import handles, reason_for_turns
 
 opened: Any = None  # an open file in some tests
 here = sys.modules[__name__]
@@ -145,6 +151,58 @@ def test_what_threads_can_share_is_no_handle(tmp_path: Path) -> None:
         found = {name: handles(Attribute(value), "x") for name, value in shared.items()}
         log.close()
     assert not any(found.values()), found
+
+
+class SwigPyObject:
+    """Stands for SWIG's own class of pointers."""
+
+
+class Proxy:
+    """As a class of GDAL's."""
+
+    def __init__(self) -> None:
+        self.this = SwigPyObject()
+
+
+def of_swig(module: str) -> Any:
+    return type("Dataset", (Proxy,), {"__module__": module})()
+
+
+def test_resources_of_c_libraries_are_found_on_suspicion() -> None:
+    number = ctypes.c_int(1)
+    cffi = pytest.importorskip("cffi").FFI()
+    made = {
+        "class of Cython, which closes": pd.read_csv(io.StringIO("a\n1\n"), chunksize=1)._engine._reader,
+        "GDAL": of_swig("osgeo.gdal"),
+        "address": ctypes.c_void_p(1),
+        "pointer": ctypes.pointer(number),
+        "pointer of cffi": cffi.new("int *"),
+    }
+    found = {name: handles(Attribute(value), "x") for name, value in made.items()}
+    assert [name for name, handle in found.items() if len(handle) != 1] == []
+    assert found["address"] == [("Attribute.f", made["address"])]
+    assert {reason_for_turns(value) for value in made.values()} == {
+        "an object of a C library that may not allow several threads to use it at the same time"
+    }
+    assert reason_for_turns(io.BytesIO()) == "which threads can't use at the same time"
+
+
+def test_objects_of_c_libraries_that_threads_share_are_no_handles() -> None:
+    cffi = pytest.importorskip("cffi").FFI()
+    shared = {
+        "generator": np.random.default_rng(0),
+        "lock": threading.Lock(),
+        "memory": memoryview(b"abc"),
+        "tokenizer": Tokenizer(BPE()),
+        "SWIG, but safe": SentencePieceProcessor(),
+        "store": tensorstore.array(np.arange(3)),
+        "library": ctypes.CDLL(None),
+        "array of C": (ctypes.c_int * 3)(),
+        "array of cffi": cffi.new("int[3]"),
+        "class of Python, which closes": Attribute,
+        "FAISS": of_swig("faiss.swigfaiss"),
+    }
+    assert {name: found for name, value in shared.items() if (found := handles(Attribute(value), "x"))} == {}
 
 
 class Hostile:

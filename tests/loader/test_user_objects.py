@@ -157,6 +157,54 @@ def test_advice_of_the_warning_works_to_the_letter(path: Path) -> None:
         check(Dataloader(from_source(file, thread_safe=False), 8, num_workers=4))
 
 
+class Raster:
+    """As a dataset of GDAL: C code closes it, and calls of two threads at once end the process."""
+
+    close = len  # a method of C code
+
+    def __init__(self) -> None:
+        self.in_use = False
+
+    def read(self, row: int) -> int:
+        assert not self.in_use
+        self.in_use = True
+        time.sleep(1e-4)
+        self.in_use = False
+        return row
+
+
+class Tiles:
+    def __init__(self, raster: Raster):
+        self.raster = raster
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"x": self.raster.read(row)}
+
+
+def reads_raster(raster: Raster) -> Dataset:
+    return from_arrays(np.arange(N)).map(lambda row: {"x": raster.read(int(row))})
+
+
+@pytest.mark.parametrize("make", [Tiles, reads_raster, lambda raster: Subset(Tiles(raster))])
+def test_an_object_of_a_c_library_is_called_by_one_thread_at_a_time(make: Callable[[Raster], Any]) -> None:
+    data = make(Raster())
+    with pytest.warns(UserWarning, match=r"raster is a Raster, an object of a C library that may not allow") as warned:
+        check(Dataloader(data, 8, num_workers=4))
+    assert len(warned) == 1
+    assert "from_source(…, thread_safe=True) says that no turns are needed" in str(warned[0].message)
+
+
+def test_advice_for_an_object_of_a_c_library_that_threads_share_works_to_the_letter() -> None:
+    class Shared(Raster):
+        def read(self, row: int) -> int:
+            return row
+
+    check(Dataloader(from_source(Tiles(Shared()), thread_safe=True), 8, num_workers=4))
+
+
 class Meets:
     """Two threads that call it at once meet."""
 
