@@ -48,7 +48,7 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
         kind = type(value)  # objects may raise when asked for their class
-        foreign = issubclass(kind, type) and not is_own(_package(value))
+        foreign = issubclass(kind, type) and not is_own(_module(value))
         if foreign or issubclass(kind, _NEVER + _PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value  # alive, so that no other object gets its id
@@ -118,8 +118,7 @@ def _is_pointer(value: Any) -> bool:
 def _holds_pointer(value: Any) -> bool:
     """Whether it is an object of a library, an attribute of which is a pointer."""
     kind = type(value)
-    package = _package(kind)
-    if issubclass(kind, type | FunctionType) or (is_own(package) and package not in _SHARED):
+    if issubclass(kind, type | FunctionType) or (is_own(_module(kind)) and _package(kind) not in _SHARED):
         return False
     with suppress(Exception):  # objects may raise when asked for their attributes
         return any(map(_is_pointer, vars(value).values()))
@@ -152,7 +151,11 @@ def _variables(function: FunctionType) -> dict[str, Any]:
     return found
 
 
-def _package(kind: type) -> str:
-    """The package of a class; empty if the class has another kind of `__module__`."""
+def _module(kind: type) -> str:
+    """The module of a class; empty if the class has another kind of `__module__`."""
     module: Any = kind.__module__
-    return module.partition(".")[0] if isinstance(module, str) else ""
+    return module if isinstance(module, str) else ""
+
+
+def _package(kind: type) -> str:
+    return _module(kind).partition(".")[0]
