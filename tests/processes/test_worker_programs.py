@@ -131,6 +131,131 @@ def test_functions_of_a_program_without_a_main_guard(way: str, tmp_path: Path) -
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok ['--steps=3', '--help']\n", "")
 
 
+SPAWNED = """
+import dataclasses, sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import numpy as np
+from loadax import Dataloader, from_source
+
+FACTOR = 3
+
+@dataclasses.dataclass
+class Reader:
+    "Called like a class of loadax that a worker's main program names."
+    x: np.ndarray
+    y: int
+
+class Visits:
+    def __len__(self):
+        return 32
+    def __getitem__(self, row):
+        return Reader(np.full(3, row * FACTOR, np.float32), row)
+
+def main(example):
+    return Reader(example.x * FACTOR, example.y)
+
+def even(example):
+    return example.y % 2 == 0
+
+def pool():
+    return ProcessPoolExecutor(1, get_context("spawn"))
+
+def work(door):
+    data, options = from_source(Visits()).map(main), {}
+    if door == "processes":
+        options = {"worker_type": "process", "num_workers": 1}
+    elif door == "remote":
+        options = {"remote": pool}
+    else:
+        data = data.filter(even, index="kept", executor=pool)
+    batches = list(Dataloader(data, 8, **options))
+    assert type(batches[0]) is Reader
+    y = np.concatenate([batch.y for batch in batches])
+    assert y.tolist() == list(range(0, 32, 2 if door == "filter" else 1)), y
+    assert np.concatenate([batch.x for batch in batches])[:, 0].tolist() == (9.0 * y).tolist()
+    print("right", door, __name__, flush=True)
+
+if __name__ == "__main__":
+    process = get_context(sys.argv[1]).Process(target=work, args=sys.argv[2:])
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("door", ["processes", "remote", "filter"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_code_of_a_script_reaches_workers_of_a_spawned_child(method: str, door: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SPAWNED)
+    command = [sys.executable, "program.py", method, door]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"right {door} __mp_main__\n"), done.stderr
+
+
+FROZEN = """#!{python}
+# Stands for a frozen program: whatever its arguments, it runs from the top.
+import multiprocessing, os, sys
+with open("starts", "a") as starts:
+    starts.write(f"{{os.getpid()}} {{os.getppid()}}\\n")
+if len(open("starts").readlines()) > 20:
+    sys.exit("endless chain")
+sys.executable = os.path.abspath(sys.argv[0])
+{setting}
+import numpy as np
+from loadax import Dataloader
+from loadax.errors import WorkerError
+try:
+    loader = Dataloader(np.arange(32), 8, worker_type="process", num_workers=1)
+    print(sum(int(np.sum(batch)) for batch in loader), flush=True)
+except WorkerError as error:
+    print(error, flush=True)
+"""
+# By the program: name, a line of it, whether it starts itself as a worker, and part of what it prints.
+APPS = {
+    "frozen": ("python-app", "sys.frozen = True", False, "a frozen program or one that embeds Python"),
+    "embeds Python": ("uwsgi", "", False, "a frozen program or one that embeds Python"),
+    "unnoticed": ("python-app", "", True, "3 worker processes ended before they had loaded the data"),
+    "frozen, with a Python": ("app", "sys.frozen = True; multiprocessing.set_executable({python!r})", False, "496"),
+}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_a_program_that_is_no_interpreter_never_starts_itself_again_and_again(app: str, tmp_path: Path) -> None:
+    name, setting, starts_itself, text = APPS[app]
+    program = tmp_path / name
+    program.write_text(FROZEN.format(python=sys.executable, setting=setting.format(python=sys.executable)))
+    program.chmod(0o755)
+    done = subprocess.run(
+        [program], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert text in done.stdout.splitlines()[-1], done
+    (first, _), *copies = (line.split() for line in (tmp_path / "starts").read_text().splitlines())
+    assert {parent for _, parent in copies} == ({first} if starts_itself else set()), "a copy starts copies"
+
+
+def test_workers_start_programs_that_use_workers(tmp_path: Path) -> None:
+    """The mark of a worker process is gone once it serves."""
+    program = """
+import subprocess, sys
+import numpy as np
+from loadax import Dataloader, from_arrays
+options = {"worker_type": "process", "num_workers": 1}
+INNER = "import numpy as np, loadax; print(len(list(loadax.Dataloader(np.arange(8), 8, **%r))))" % options
+def outer(row):
+    return int(subprocess.run([sys.executable, "-c", INNER], capture_output=True, check=True).stdout)
+print([batch.tolist() for batch in Dataloader(from_arrays(np.arange(1)).map(outer, spec=np.int64(0)), 1, **options)])
+"""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[[1]]\n"), done.stderr
+
+
 def test_functions_of_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**environment(), "IPYTHONDIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)

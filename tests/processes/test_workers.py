@@ -135,8 +135,13 @@ def test_arguments_that_can_not_be_used() -> None:
         loader(worker_type="fork")
 
 
+def set_interpreter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", path)
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", os.fsencode(path))
+
+
 def test_no_interpreter_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "")
+    set_interpreter("", monkeypatch)
     with pytest.raises(WorkerError, match=r"no interpreter to start .*; use worker_type='thread'"):
         iter(loader())
     wait_for_the_end()
@@ -156,7 +161,7 @@ def test_missing_interpreter_while_workers_are_replaced(monkeypatch: pytest.Monk
     with iter(loader(maps.slow_who, num_workers=1)) as batches:
         reads_on(batches, 0, 2)
         with monkeypatch.context() as there:
-            there.setattr("sys.executable", "/nowhere/python")
+            set_interpreter("/nowhere/python", there)
             for child in worker_processes():
                 child.kill()
             message = (
@@ -173,9 +178,10 @@ def test_missing_interpreter_while_workers_are_replaced(monkeypatch: pytest.Monk
     wait_for_the_end()
 
 
-def test_interpreter_that_can_not_begin_is_tried_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreter_that_can_not_begin_is_tried_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 3
-    monkeypatch.setattr("sys.executable", "/bin/false")
+    (tmp_path / "python").symlink_to("/bin/false")
+    set_interpreter(str(tmp_path / "python"), monkeypatch)
     message = (
         rf"{count + 2} worker processes ended before they had loaded the data; the last one \(\d+\) "
         r"ended with exit code 1\. Their output on stderr may say why; or use worker_type='thread'"

@@ -17,6 +17,7 @@ from loadax.core.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from loadax.errors import WorkerError
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.workers.connection import Connection
+from loadax.loader.workers.interpreter import interpreter, mark
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
@@ -62,15 +63,12 @@ class WorkerHandle:
     """One worker process and this end of its connection. Answers arrive in the order of the requests."""
 
     def __init__(self) -> None:
-        if not sys.executable:
-            raise WorkerError(
-                "worker_type='process': no interpreter to start (sys.executable is empty); use worker_type='thread'"
-            )
+        python = interpreter()
         try:
-            self._process, ours, self._stacks = _spawn()
+            self._process, ours, self._stacks = _spawn(python)
         except OSError as error:
             raise WorkerError(
-                f"worker_type='process': can't start {sys.executable}: {error}; use fewer workers, or 'thread'"
+                f"worker_type='process': can't start {python}: {error}; use fewer workers, or 'thread'"
             ) from error
         self._connection = Connection(ours)
         # Jobs that the process has loaded, by number, and what it has unpickled for them
@@ -168,7 +166,7 @@ class WorkerHandle:
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
-def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
+def _spawn(python: str) -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
     """Starts a process; returns it with this end of the connection, and the file for its stacks."""
     _open_standard_descriptors()
     ours, theirs = socket.socketpair()
@@ -177,7 +175,7 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
         stacks = unless_started.enter_context(contextlib.closing(WorkerStacks()))
         descriptors = theirs.fileno(), stacks.descriptor
         arguments = map(str, (*descriptors, os.getpid()))
-        command = [sys.executable, "-P", "-m", "loadax.loader.workers.main", *arguments]
+        command = [python, "-P", "-m", "loadax.loader.workers.main", *arguments]
         with _no_interrupts():
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
                 command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=descriptors
@@ -207,4 +205,4 @@ def _open_standard_descriptors() -> None:
 def _environment() -> dict[str, str]:
     # The import path of this process, including its own changes. An empty entry is the current folder.
     path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str))
-    return {**_ONE_THREAD, **_KEEP_FREED_MEMORY, **os.environ, **_NO_ACCELERATORS, "PYTHONPATH": path}
+    return {**_ONE_THREAD, **_KEEP_FREED_MEMORY, **os.environ, **_NO_ACCELERATORS, **mark(), "PYTHONPATH": path}

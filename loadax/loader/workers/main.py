@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from types import ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
+from loadax.loader.workers.interpreter import unmark
 from loadax.loader.workers.messages import LoadJob, MissingModule, PieceRead, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, unpack
 from loadax.loader.workers.shared_memory import SharedMemoryView
@@ -37,6 +39,7 @@ def main() -> None:
 
     The command line has its descriptor, that of a file for stacks, and the parent's process id.
     """
+    unmark()
     descriptor, stacks, parent = (int(argument) for argument in sys.argv[1:])
     faulthandler.register(STACK_SIGNAL, stacks, all_threads=False)
     # A Ctrl-C reaches all processes of the terminal. The training process decides what to do.
@@ -123,4 +126,6 @@ class _RequestHandler:
 
 
 if __name__ == "__main__":
+    # What users pickle of their own `__main__` is never looked up among the names of this module.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = ModuleType("__main__")
     main()
