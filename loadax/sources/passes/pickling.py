@@ -39,6 +39,8 @@ Keep: TypeAlias = Callable[[memoryview], Any]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _registry = threading.RLock()
+_SPAWNED = "__mp_main__"  # the main script of a process that multiprocessing has spawned
+_MAIN = "__main__", _SPAWNED
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
@@ -77,7 +79,7 @@ def extents_of(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
 def snapshot(value: Any) -> _Snapshot | None:
     """Pickles `value` as it is now, for a later `pack`. Shares the memory of its arrays. None: it can't be pickled."""
     out, buffers = io.BytesIO(), list[Any]()
-    with suppress(Exception):
+    with suppress(Exception), _by_value():
         _Pickler(out, buffers.append).dump(value)
         return out.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     return None
@@ -155,11 +157,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
 
 
 @contextmanager
-def _by_value(names: Sequence[str]) -> Iterator[None]:
-    """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry."""
+def _by_value(names: Sequence[str] = ()) -> Iterator[None]:
+    """Pickles code of these modules by value, in one thread at a time: cloudpickle has one registry.
+
+    And that of the main script, which is called `__mp_main__` in a process that multiprocessing has spawned.
+    """
     with _registry:
         known = cloudpickle.list_registry_pickle_by_value()
-        modules = [sys.modules[name] for name in names if name in sys.modules and name not in known]
+        wanted = [sys.modules[name] for name in (*names, _SPAWNED) if name in sys.modules]
+        # Elsewhere that name is another one of `__main__`, which cloudpickle sends by value.
+        modules = [module for module in wanted if module.__name__ not in (*known, "__main__")]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -289,7 +296,7 @@ class _AnswerPickler(pickle.Pickler):
     """Pickles classes that were sent here by value by their names: the training process has them."""
 
     def persistent_id(self, obj: Any) -> Any:
-        by_value = isinstance(obj, type) and (obj.__module__ == "__main__" or obj.__module__ not in sys.modules)
+        by_value = isinstance(obj, type) and (obj.__module__ in _MAIN or obj.__module__ not in sys.modules)
         return (obj.__module__, obj.__qualname__) if by_value else None
 
 
@@ -304,7 +311,7 @@ def reduced_cache(function: Any) -> Any:
     """A function of `functools.cache` or `lru_cache`: by its name, or to be made again, with an empty cache."""
     with contextlib.suppress(AttributeError, KeyError):
         found = operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
-        by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        by_value = {*_MAIN, *cloudpickle.list_registry_pickle_by_value()}
         if found is function and function.__module__ not in by_value:
             return NotImplemented
     return _cached, (function.__wrapped__, *function.cache_parameters().values())
