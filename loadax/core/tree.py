@@ -15,6 +15,7 @@ import dataclasses
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -182,10 +183,20 @@ def _arrived(
 
 
 def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
-    # As in JAX: a class with a custom __init__, as equinox modules may have, is built without calling it.
+    """A dataclass of these fields: by its `__init__`, unless that refuses or converts them.
+
+    It may check or convert rows, of which specs and batches are none. As in JAX, a class with a custom `__init__`, as
+    equinox modules may have, is built without calling it.
+    """
     if kind.__dataclass_params__.init and not type(kind).__module__.startswith("equinox."):
-        return kind(**given)
-    built = object.__new__(kind)
+        with suppress(Exception):  # the user's code
+            built = kind(**given)
+            if all(getattr(built, name) is value for name, value in given.items()):
+                return built
+    try:
+        built = object.__new__(kind)
+    except TypeError:  # a subclass of another built-in class
+        built = kind.__new__(kind)
     for name, value in given.items():
         object.__setattr__(built, name, value)
     return built

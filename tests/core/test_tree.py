@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import flax.struct
 import jax
+import numpy as np
 import pytest
 from flax.core import FrozenDict
 from hypothesis import given, settings, strategies as st
 
 from loadax.core.tree import LEAF, Structure, broadcast_prefix, flatten
 from loadax.errors import ArgumentError
+from loadax.protocols import ArraySpec
 
 
 class Pair(NamedTuple):
@@ -167,6 +169,58 @@ def test_one_leaf_is_a_tree_without_a_name() -> None:
 
 def test_a_dataclass_itself_is_a_leaf() -> None:
     assert flatten(Sample)[1] == LEAF
+
+
+class Refuses:
+    def __post_init__(self) -> None:
+        if np.shape(self.x) != (3,):  # type: ignore[attr-defined]
+            raise ValueError
+
+
+class Converts:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", np.asarray(self.x, np.float32))  # type: ignore[attr-defined]
+
+
+# By the options of the dataclass, and what it checks.
+OPTIONS: list[dict[str, Any]] = [{}, {"frozen": True}, {"slots": True}, {"kw_only": True}]
+CHECKED: dict[str, Any] = {
+    f"{check.__name__} {options}": dataclasses.make_dataclass(
+        "Checked", [("x", Any), ("y", Any, dataclasses.field(default=0))], bases=(check,), **options
+    )
+    for check in (Refuses, Converts, object, ValueError)
+    for options in OPTIONS
+}
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+def test_dataclasses_that_check_or_convert_hold_the_leaves_of_specs_and_batches(kind: str) -> None:
+    example = CHECKED[kind](x=np.zeros(3), y=1)
+    _, structure = flatten(example)
+    for leaves in ([ArraySpec((3,), np.dtype("f8")), ArraySpec((), np.dtype("i8"))], [np.zeros((8, 3)), np.arange(8)]):
+        built = structure.build(leaves)
+        assert type(built) is CHECKED[kind]
+        assert built.x is leaves[0]
+        assert built.y is leaves[1]
+        again, same = flatten(built, is_leaf=lambda node: isinstance(node, ArraySpec))
+        assert (list(map(id, again)), same) == (list(map(id, leaves)), structure)
+
+
+def test_dataclass_that_takes_its_leaves_keeps_what_it_derives_from_them() -> None:
+    @dataclasses.dataclass
+    class Derives:
+        x: Any
+        wanted: dataclasses.InitVar[int] = 3
+        double: Any = dataclasses.field(init=False)
+
+        def __post_init__(self, wanted: int) -> None:
+            self.double = self.x * 2
+            self.hidden = wanted
+
+    built = flatten(Derives(1, wanted=4))[1].build([np.arange(3)])
+    assert (built.double.tolist(), built.hidden) == ([0, 2, 4], 3)
+    spec = flatten(Derives(1))[1].build([ArraySpec((), np.dtype("i8"))])
+    assert spec.x == ArraySpec((), np.dtype("i8"))
 
 
 def test_keys_that_cannot_be_sorted() -> None:

@@ -185,7 +185,89 @@ print(len(CASES))
 """
 
 
-@pytest.mark.parametrize(("program", "said"), [(HANDLES, "23"), (ZOO, "8")], ids=["handles", "caches and pytrees"])
+ROWS = f"""
+import dataclasses, functools
+import equinox
+import flax.struct
+import jax
+import numpy as np
+from jaxtyping import Float, jaxtyped
+from loadax import Dataloader, from_source
+
+@dataclasses.dataclass
+class Checks:
+    x: np.ndarray
+    y: int
+    def __post_init__(self):
+        if self.x.shape != (3,):
+            raise ValueError(f"x has shape {{self.x.shape}}")
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Converts:
+    x: np.ndarray
+    y: int
+    def __post_init__(self):
+        object.__setattr__(self, "x", np.asarray(self.x, np.float32))
+        object.__setattr__(self, "y", int(self.y))
+
+@jaxtyped(typechecker=lambda function: function)  # keeps a weak reference
+@dataclasses.dataclass
+class Typed:
+    x: Float[np.ndarray, "3"]
+    y: int
+
+class Module(equinox.Module):
+    x: np.ndarray
+    y: int
+    unit: str = equinox.field(static=True, default="m")
+    def norm(self):
+        return self.x.sum()
+
+class Child(Module):
+    z: float = equinox.field(converter=float, default=2)
+
+class OwnInit(equinox.Module):
+    x: np.ndarray
+    y: int
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+class Node(flax.struct.PyTreeNode):
+    x: np.ndarray
+    y: int
+
+class Rows:
+    def __init__(self, kind):
+        self.kind = kind
+    def __len__(self):
+        return 16
+    def __getitem__(self, row):
+        return self.kind(x=np.full(3, row, np.float32), y=row)
+
+def same(row):
+    assert type(row.x) is np.ndarray
+    return row
+
+KINDS = Checks, Converts, Typed, Module, Child, OwnInit, Node
+for kind in KINDS:
+    for options in ({{"num_workers": 0}}, {{"num_workers": 2}}, dict({PROCESSES})):
+        batches = list(Dataloader(from_source(Rows(kind)).map(same).shuffle(0), 8, **options))
+        assert type(batches[0]) is kind
+        y = np.concatenate([batch.y for batch in batches])
+        assert sorted(y.tolist()) == list(range(16))
+        assert all(isinstance(batch.x, jax.Array) for batch in batches)
+        assert (np.concatenate([batch.x for batch in batches]) == y[:, None]).all()
+        if kind is Child:
+            assert [batch.z.shape for batch in batches] == [(8,), (8,)]
+print(len(KINDS))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(HANDLES, "23"), (ZOO, "8"), (ROWS, "7")],
+    ids=["handles", "caches and pytrees", "rows that check"],
+)
 def test_objects_of_a_script_work_in_worker_processes(program: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     done = run([str(tmp_path / "program.py")], cwd=tmp_path)

@@ -15,6 +15,7 @@ import os
 import pickle
 import sys
 import threading
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import SHORTER, changed
 from loadax.sources.io.file_map import FileMap
 from loadax.sources.io.locations import map_of, mapped_extent
+from loadax.sources.passes.module_classes import with_fields
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
 Keep: TypeAlias = Callable[[memoryview], Any]
@@ -123,6 +125,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         if type(obj) is FunctionType and obj.__code__ is _DISPATCHER:
             reduced = super().reducer_override(obj)
             return reduced if reduced is NotImplemented else _reduced_dispatcher(obj)
+        if isinstance(obj, type):
+            return with_fields(obj, super().reducer_override(obj))
         reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
         return super().reducer_override(obj) if reduced is None else reduced
 
@@ -343,6 +347,12 @@ def _register(function: Any, state: tuple[Any, Any]) -> None:
     functools.update_wrapper(function, default)
 
 
+def reduced_reference(reference: Any) -> Any:
+    """A weak reference, such as decorators keep to their function: to what comes along, or to nothing."""
+    target = reference()
+    return (_no_reference, ()) if target is None else (weakref.ref, (target,))
+
+
 def reduced_file(file: Any) -> Any:
     """A file that is read: to be opened again at its path, if that is still the same file."""
     with contextlib.suppress(OSError, TypeError, ValueError):
@@ -357,6 +367,10 @@ def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Call
     return functools.lru_cache(most, typed)(function)
 
 
+def _no_reference() -> Any:
+    return weakref.ref(set())
+
+
 def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> Any:
     file = open(path, mode, buffering, *text)  # noqa: PTH123, SIM115
     file.seek(position)
@@ -366,6 +380,7 @@ def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> 
 # By the type of an object.
 REDUCERS: dict[type, Callable[[Any], Any]] = {
     type(functools.cache(abs)): reduced_cache,
+    weakref.ref: reduced_reference,
     functools.cached_property: lambda cached: (type(cached), (cached.func,), {"attrname": cached.attrname}),  # no lock
     **dict.fromkeys((io.FileIO, io.BufferedReader, io.TextIOWrapper), reduced_file),
     zipfile.ZipFile: lambda file: (zipfile.ZipFile, (file.fp,)) if file.mode == "r" else NotImplemented,

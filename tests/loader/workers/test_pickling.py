@@ -5,6 +5,7 @@ import mmap
 import os
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -272,6 +273,14 @@ def test_functions_of_a_module_that_the_other_has_not_go_by_value_when_it_is_nam
     assert unpack(by_value)(2) == 42
     for each in (by_name, by_value):
         os.close(each.descriptor)
+
+
+def test_weak_references_refer_to_what_comes_along_or_to_nothing() -> None:
+    array = np.arange(3)
+    reference, gone = weakref.ref(array), weakref.ref(np.arange(4))
+    kept, back, nothing = there_and_back((array, reference, gone))
+    assert back() is kept
+    assert nothing() is None
 
 
 def test_what_does_not_pickle_raises_and_leaves_no_file_open() -> None:
