@@ -91,9 +91,9 @@ class _OfSource:
 
 @final
 class _OfLibrary:
-    """Rows of an open array, which pickles as `reopen`: a function and its arguments."""
+    """Rows of an open array, which pickles as `reopen`: a function and its arguments; None: it has no file."""
 
-    def __init__(self, array: Any, text: str, reads: int, chunk_rows: int, reopen: tuple[Any, ...]):
+    def __init__(self, array: Any, text: str, reads: int, chunk_rows: int, reopen: tuple[Any, ...] | None):
         self._array, self.text, self.reads, self.chunk_rows, self._reopen = array, text, reads, chunk_rows, reopen
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
 
@@ -108,6 +108,12 @@ class _OfLibrary:
         return np.asarray(self._array[ascending if run is None else run])[places]
 
     def __reduce__(self) -> Any:
+        if self._reopen is None:
+            raise SourceError(
+                f"the {self.text} are of a file object, or of memory without a file ({self._array.file.filename!r}), "
+                "which other processes can't open; open them by a path: h5py.File(path), or use worker_type='thread', "
+                "without executor= and remote="
+            )
         return self._reopen
 
 
@@ -131,9 +137,11 @@ def _of_zarr(array: Any) -> _OfLibrary:
 
 
 def _of_hdf5(dataset: Any) -> _OfLibrary:
-    file = str(Path(dataset.file.filename).absolute())
+    file = Path(dataset.file.filename).absolute()
+    is_path = dataset.file.driver != "fileobj" and file.is_file()
     chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
-    return _OfLibrary(dataset, "HDF5 arrays", 1, chunk_rows, (_of_file, (file, dataset.name)))  # it has a global lock
+    reopen = (_of_file, (str(file), dataset.name)) if is_path else None
+    return _OfLibrary(dataset, "HDF5 arrays", 1, chunk_rows, reopen)  # it has a global lock
 
 
 def _of_file(file: str, name: str) -> _OfLibrary:
@@ -144,7 +152,16 @@ def _of_file(file: str, name: str) -> _OfLibrary:
 
 def _of_xarray(array: Any) -> _OfLibrary:
     variable = array.variable  # without the coordinates, which rows don't need
-    return _OfLibrary(variable, "xarray arrays", 4, 1, (_of_xarray, (array,)))
+    return _OfLibrary(variable, "xarray arrays", 4, _chunk_rows(variable), (_of_xarray, (array,)))
+
+
+def _chunk_rows(variable: Any) -> int:
+    """Rows that are decoded together: of a chunk of dask, else of the file; 1 in memory."""
+    if variable.chunks is not None:
+        return int(max(variable.chunks[0]))
+    if variable._in_memory:  # noqa: SLF001 - there is no public name, and `data` reads it
+        return 1
+    return int(variable.encoding.get("preferred_chunks", {}).get(variable.dims[0], 1))
 
 
 # Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together.

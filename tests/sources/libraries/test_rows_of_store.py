@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import xarray
 import zarr
 
 import loadax
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import ArraySpec
 from tests.sources.advice import follow
 from tests.worker_types import WORKER_TYPES
@@ -140,11 +141,63 @@ def test_a_loader_shuffles_them(kind: str, worker_type: str, tmp_path: Path) -> 
         np.testing.assert_array_equal(np.asarray(batch["x"]), values()[np.asarray(batch["row"])])
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "zarr", "tensorstore"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_are_known(kind: str, tmp_path: Path) -> None:
     data = loadax.as_dataset(KINDS[kind](tmp_path)[0]).shuffle(0, block="chunks", lanes=8)
     assert "block=16" in repr(data)
     assert sorted(data.read(range(ROWS))[:, 0].tolist()) == values()[:, 0].tolist()
+
+
+XARRAY: dict[str, Callable[[Path], Any]] = {
+    "zarr": lambda path: xarray.open_zarr(path / "y.zarr", chunks=None),
+    "zarr, by dask": lambda path: xarray.open_zarr(path / "y.zarr"),
+    "zarr, by open_dataset": lambda path: xarray.open_dataset(path / "y.zarr", engine="zarr"),
+    "netCDF": lambda path: xarray.open_dataset(path / "y.nc"),
+    "netCDF, by dask": lambda path: xarray.open_dataset(path / "y.nc", chunks={}),
+    "several files": lambda path: xarray.open_mfdataset([path / "y.nc"]),
+}
+
+
+@pytest.mark.parametrize("door", XARRAY)
+def test_chunks_of_xarray_are_those_of_its_file(door: str, tmp_path: Path) -> None:
+    given = xarray.Dataset({"x": (("time", "place"), values()), "n": ("time", np.arange(ROWS, dtype=np.int32))})
+    chunks = {"x": (16, COLUMNS), "n": (32,)}
+    of_zarr = {name: {"chunks": size} for name, size in chunks.items()}
+    given.to_zarr(tmp_path / "y.zarr", encoding=of_zarr, zarr_format=2)
+    given.to_netcdf(tmp_path / "y.nc", encoding={name: {"chunksizes": size} for name, size in chunks.items()})
+    with XARRAY[door](tmp_path) as opened:
+        data = loadax.as_dataset(opened)
+        shuffled = data.shuffle(0, block="chunks", lanes=8)
+        assert "block=16" in repr(shuffled)
+        rows = shuffled.read(range(ROWS))
+        np.testing.assert_array_equal(rows["x"], values()[rows["n"]])
+        assert sorted(rows["n"].tolist()) == list(range(ROWS))
+        with pytest.raises(ArgumentError, match="xarray arrays has no chunks"):
+            loadax.as_dataset(opened.load()).shuffle(0, block="chunks")
+
+
+def in_memory(driver: str, path: Path) -> Any:
+    content = io.BytesIO()
+    if driver == "file object":
+        with h5py.File(content, "w") as target:
+            target["group/x"] = values()
+        return h5py.File(content, "r")
+    file = h5py.File(path / "nowhere.h5", "w", driver="core", backing_store=False)
+    file["group/x"] = values()
+    return file
+
+
+@pytest.mark.parametrize("driver", ["file object", "memory"])
+def test_hdf5_without_a_file_is_refused_for_processes_with_what_to_write(driver: str, tmp_path: Path) -> None:
+    with in_memory(driver, tmp_path) as file:
+        data = loadax.as_dataset({"x": file["group/x"]})
+        refused = r"the HDF5 arrays are of a file object, or of memory .*h5py.File\(path\), or use worker_type"
+        with pytest.raises(SourceError, match=refused):
+            iter(loadax.Dataloader(data, 256, worker_type="process", num_workers=1))
+        with pytest.raises(ArgumentError, match=refused):
+            data.filter(lambda row: row["x"][0] > 9, index=tmp_path / "kept", executor=lambda: ThreadPoolExecutor(1))
+        batches = [batch["x"] for batch in loadax.Dataloader(data, 256, worker_type="thread")]
+        np.testing.assert_array_equal(np.concatenate(batches), values())
 
 
 def test_other_dtypes_and_byte_orders(tmp_path: Path) -> None:
