@@ -9,10 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import attrs
 import datasets
 import flax.struct
 import grain
 import h5py
+import jax
+import netCDF4
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -31,7 +34,7 @@ from pyarrow import dataset as arrow_dataset, feather, parquet
 import loadax
 from loadax import testing
 from loadax.core.tree import flatten
-from loadax.errors import ArgumentError, LoadaxError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, LoadaxError, SourceError
 from tests import forkserver
 from tests.sources.advice import follow, lines
 from tests.sources.shards.corpora import write_tar, write_tfrecord
@@ -321,7 +324,118 @@ def test_error_for_unread_tables_reads_them(make: Any, tmp_path: Path) -> None:
 def test_error_for_sparse_matrices_makes_arrays(kind: Any) -> None:
     data = kind(np.eye(4))
     error = refused(data, r"the data is an? \w+, which can't be read by rows; make arrays of it")
-    np.testing.assert_array_equal(follow(error, data=data)[0].read(range(4)), np.eye(4))
+    made = follow(error, data=data, np=np)
+    assert len(made) == 2
+    for each in made:
+        np.testing.assert_array_equal(each.read(range(4)), np.eye(4))
+
+
+@pytest.mark.parametrize("name", ["keras.src.trainers.data_adapters.PyDataset", "tf_keras.src.utils.Sequence"])
+@pytest.mark.parametrize("door", [loadax.as_dataset, loadax.from_source, lambda data: loadax.Dataloader(data, 2)])
+def test_error_for_batches_of_keras_takes_them_apart(name: str, door: Callable[[Any], Any]) -> None:
+    module, _, kind = name.rpartition(".")
+
+    class Batches(type(kind, (), {"__module__": module})):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            rows = np.arange(4 * index, min(4 * index + 4, 10))
+            return {"a": rows, "b": np.stack([rows, rows], 1)}, -rows
+
+    data = Batches()
+    with pytest.raises(ArgumentError, match="a Batches of Keras, each entry of which is a batch, not a row") as error:
+        door(data)
+    (made,) = follow(error.value, data=data, jax=jax, np=np)
+    inputs, label = made.read(range(10))
+    assert (inputs["a"].tolist(), label.tolist()) == (list(range(10)), [-row for row in range(10)])
+    assert inputs["b"].shape == (10, 2)
+
+
+class AnnData:
+    """As AnnData has it: [row] is a table of one row."""
+
+    def __init__(self, x: Any):
+        self.X, self.n_obs = x, x.shape[0]
+
+    def __len__(self) -> int:
+        return self.n_obs
+
+    def __getitem__(self, row: Any) -> "AnnData":
+        return AnnData(self.X[row])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix, scipy.sparse.csr_array, scipy.sparse.csc_matrix])
+def test_error_for_anndata_makes_rows_of_its_matrix(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anndata", types.SimpleNamespace(AnnData=AnnData))
+    data = AnnData(kind(np.eye(4)))
+    error = refused(data, r"is an AnnData, of which \[row\] is another table; hand over its arrays")
+    (made,) = follow(error, data=data, np=np)
+    np.testing.assert_array_equal(made.read([2, 0])["x"], np.eye(4)[[2, 0]])
+
+
+def test_error_for_netcdf4_opens_its_file_by_rows(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as data:
+        data.createDimension("time", 4)
+        data.createVariable("x", "i8", ("time",))[:] = [0, 1, 2, 3]
+    with netCDF4.Dataset(tmp_path / "x.nc") as data:
+        error = refused(data, "is a Dataset, which can't be read by rows")
+        assert numbers(follow(error, data=data, xarray=xarray)[0]) == [0, 1, 2, 3]
+
+
+def test_error_for_delta_tables_reads_their_files(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"x": [9, 9]}))
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"x": range(4)}), mode="overwrite")
+    data = deltalake.DeltaTable(tmp_path / "t")
+    error = refused(data, "is a DeltaTable, which can't be read by rows")
+    assert numbers(follow(error, data=data)[0]) == [0, 1, 2, 3]
+
+
+SPARSE = scipy.sparse.csr_matrix(np.eye(8, dtype=np.float32))
+SPARSE_DOORS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "row": lambda change: loadax.from_source([{"x": change(SPARSE[row])} for row in range(8)]),
+    "map": lambda change: loadax.from_arrays(np.arange(8)).map(lambda row: {"x": change(SPARSE[[row]])}),
+    "map_batch": lambda change: loadax.from_arrays(np.arange(8)).map_batch(lambda rows: {"x": change(SPARSE[rows])}),
+}
+
+
+@pytest.mark.parametrize("door", SPARSE_DOORS)
+def test_error_for_sparse_leaves_names_what_makes_an_array(door: str) -> None:
+    make = SPARSE_DOORS[door]
+    with pytest.raises(LeafError, match=r"is a csr_matrix, which is sparse") as error:
+        loadax.Dataloader(make(lambda rows: rows), 8)
+    assert "return an array: matrix.toarray(), of one row matrix.toarray().ravel()" in str(error.value)
+    right = make(lambda rows: rows.toarray() if door == "map_batch" else rows.toarray().ravel())
+    np.testing.assert_array_equal(loadax.Dataloader(right, 8)[0]["x"], np.eye(8))
+    later = make(lambda rows: rows) if door != "map_batch" else right
+    dense = later.map(lambda row: {"x": row["x"].toarray().ravel() if hasattr(row["x"], "toarray") else row["x"]})
+    np.testing.assert_array_equal(loadax.Dataloader(dense, 8)[0]["x"], np.eye(8))
+    with pytest.raises(SourceError, match=r"pass the array of it: matrix.toarray\(\)"):
+        loadax.from_arrays({"x": SPARSE})
+
+
+@attrs.define
+class OfAttrs:
+    x: Any
+    y: int
+
+
+class OfPydantic(OfAttrs):
+    """As pydantic's models have it."""
+
+    def model_dump(self) -> dict[str, Any]:
+        return {"x": self.x, "y": self.y}
+
+
+@pytest.mark.parametrize("kind", [OfAttrs, OfPydantic])
+def test_error_for_rows_that_are_objects_makes_dicts_of_them(kind: Any) -> None:
+    data = loadax.from_source([kind(np.full(3, row), row) for row in range(8)])
+    with pytest.raises(LeafTypeError, match="has dtype object") as error:
+        loadax.Dataloader(data, 8)
+    assert "of attrs .map(attrs.asdict), of pydantic .map(lambda row: row.model_dump())" in str(error.value)
+    right = data.map(attrs.asdict) if kind is OfAttrs else data.map(lambda row: row.model_dump())
+    assert loadax.Dataloader(right, 8)[0]["x"][:, 0].tolist() == list(range(8))
 
 
 @pytest.mark.processes

@@ -218,6 +218,11 @@ def as_array(leaf: Any, name: object) -> Array:
             f"{name} is {kind} that NumPy can't convert to an array "
             f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
         ) from error
+    if not array.ndim and array.dtype.hasobject and hasattr(leaf, "toarray"):
+        kind = with_article(type(leaf).__qualname__)
+        raise LeafError(
+            f"{name} is {kind}, which is sparse; return an array: matrix.toarray(), of one row matrix.toarray().ravel()"
+        )
     return array.astype(object) if array.dtype.kind == "T" else array
 
 

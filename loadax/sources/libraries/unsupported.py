@@ -13,13 +13,25 @@ from loadax.sources.libraries.rows_of_store import is_stored
 from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from
 
+# Rows of a matrix, of which `[[row]]` is sparse in all versions of SciPy.
+_SPARSE_ROWS = "loadax.from_arrays(np.arange(data.shape[0])).map(lambda row: {0}[[row]].toarray()[0])"
+_SPARSE = f"loadax.from_arrays(data.toarray()), or, row by row, {_SPARSE_ROWS.format('data.tocsr()')}"
+_BATCHES = "*(data[i] for i in range(len(data)))"
+_DENSE = "loadax.as_dataset({'x': data.X})"
+# Packages of Keras, and names of the class there.
+_KERAS = {"keras": ("PyDataset",), "tf_keras": ("Sequence",), "tensorflow": ("PyDataset", "Sequence")}
+
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
     ("pyarrow.dataset", "Dataset", "loadax.from_arrow(data.to_table())"),
     ("pyarrow.parquet", "ParquetFile", "loadax.from_arrow(data.read())"),
-    ("scipy.sparse", "spmatrix", "loadax.from_arrays(data.toarray())"),
-    ("scipy.sparse", "sparray", "loadax.from_arrays(data.toarray())"),
+    ("scipy.sparse", "spmatrix", _SPARSE),
+    ("scipy.sparse", "sparray", _SPARSE),
+    ("anndata.abc", "CSRDataset", _SPARSE_ROWS.format("data")),
+    ("anndata.abc", "CSCDataset", "loadax.as_dataset(data.to_memory())"),
     ("xbatcher", "BatchGenerator", "loadax.as_dataset(data.ds)"),
+    ("netCDF4", "Dataset", "loadax.as_dataset(xarray.open_dataset(data.filepath()))"),
+    ("deltalake", "DeltaTable", "loadax.from_parquet(data.file_uris())"),
 )
 
 
@@ -40,6 +52,19 @@ def refuse_known(data: Any) -> None:
             "the data is an IterableDataset, which a Dataloader reads as a stream; for random access load it without "
             "streaming=True, or hold all of its rows in memory: loadax.from_huggingface("
             "datasets.Dataset.from_list(list(data), features=data.features))"
+        )
+    if any(base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ()) for base in type(data).__mro__):
+        raise ArgumentError(
+            f"the data is {type_text(data)} of Keras, each entry of which is a batch, not a row; hand over what it makes "
+            "batches of, or take them apart in memory: "
+            f"loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), {_BATCHES}))"
+        )
+    if comes_from(data, "anndata", "AnnData"):
+        is_sparse = hasattr(data.X, "toarray") or comes_from(data.X, "anndata.abc", "CSRDataset", "CSCDataset")
+        rows = "loadax.from_arrays(np.arange(data.n_obs)).map(lambda row: {'x': data.X[[row]].toarray()[0]})"
+        raise ArgumentError(
+            f"the data is {type_text(data)}, of which [row] is another table; hand over its arrays: "
+            f"{rows if is_sparse else _DENSE}"
         )
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
