@@ -51,6 +51,13 @@ _WITH_RNG = "draw random numbers from each row's generator:"
 _FROM_RNG = "draw all random numbers from rng, and none from other generators"
 
 
+_MOST_PROBED = 1000  # rows, until one has a list that is not empty
+
+
+class EmptyListError(Exception):
+    """A list to pad is empty, so that it has no dtype."""
+
+
 @final
 @dataclass(frozen=True)
 class Examples:
@@ -84,7 +91,7 @@ class Reader:
         probed = int(None in known)
         if probed:
             try:
-                known = self._probe(known)
+                known = self._probe_with_entries(known)
             except Exception as error:
                 if self.maps:
                     error.add_note(_PROBED)
@@ -404,8 +411,28 @@ class Reader:
             blame(error, "the source", f"loadax: reading {rows_text(visits.rows)}")
             raise
 
-    def _probe(self, known: list[Tree | None]) -> list[Tree]:
-        """Fills in the missing entries of `known` by reading and mapping one row, a second time if that is quick."""
+    def _probe_with_entries(self, known: list[Tree | None]) -> list[Tree]:
+        """Same as `_probe`, of the first row of which lists to pad are not empty: these have no dtype."""
+        first = self.first
+        for offset in range(min(len(self.source), _MOST_PROBED) if first is not None else 0):
+            assert first is not None
+            row = Visits((first.rows + offset) % len(self.source), first.epochs)
+            try:
+                return replace(self, first=row)._probe(known, needs_entries=True)
+            except EmptyListError:
+                continue
+            except Exception:
+                if not offset:
+                    raise
+                continue  # a row that may not be in the dataset
+        return self._probe(known)
+
+    def _probe(self, known: list[Tree | None], *, needs_entries: bool = False) -> list[Tree]:
+        """Fills in the missing entries of `known` by reading and mapping one row, a second time if that is quick.
+
+        Raises:
+            EmptyListError: When a list to pad must have entries, and is empty.
+        """
         if self.first is None:
             remedy = "pass spec= to its maps" if self.maps else "leave it out"
             raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
@@ -455,6 +482,8 @@ class Reader:
                 specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform, specs[index]))
             elif isinstance(transform, Pad):
                 example = _single_example(read)
+                if needs_entries and transform.pads_empty_list(example):
+                    raise EmptyListError
                 specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
                 read = Examples(transform.results([example], first, specs[-1]))
             else:

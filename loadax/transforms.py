@@ -367,6 +367,11 @@ class Pad:
         others = spec_of(named) if stacked else {name: spec_or_object(leaf) for name, leaf in named.items()}
         return self._finished({**others, **padded}, places)
 
+    def pads_empty_list(self, example: Tree) -> bool:
+        """Whether a leaf to pad is an empty list, which has no dtype, as arrays have."""
+        named = example if isinstance(example, Mapping) else {"data": example}
+        return any(isinstance(leaf, list) and not leaf for leaf in (named.get(name) for name, *_ in self._leaves))
+
     def results(self, examples: list[Tree], visits: Visits, spec: Tree) -> list[Tree]:
         """Pads examples, whose other leaves may differ from row to row.
 

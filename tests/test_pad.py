@@ -1,7 +1,7 @@
 """`pad`: ragged leaves become leaves of one length, with their lengths beside."""
 
 import pickle
-from collections import OrderedDict
+from collections import OrderedDict, UserList
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ import loadax
 from loadax import Dataloader, Dataset
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
+from loadax.sharding import data_parallel
 from tests.sources.token_corpora import write_pair
+from tests.worker_types import WORKER_TYPES
 
 COUNT = 24
 LENGTHS = np.random.default_rng(2).integers(0, 9, COUNT).tolist()
@@ -325,3 +327,49 @@ def test_advice_on_names_of_subtrees_works() -> None:
     batch = taken.rename({"meta.t_length": "old"}).pad({"meta.t": 8}).read([3])
     assert batch["meta"]["t_length"].tolist() == LENGTHS[3:4]
     assert taken.pad({"meta.t": 8}, add_lengths=False).read([3])["meta"]["t"].shape == (1, 8)
+
+
+EMPTY_FIRST: dict[str, list[Any]] = {
+    "integers": [[], [], [3], [4, 5]],
+    "floats": [[], [1.5], [], [2.5, 3.5]],
+    "boxes": [[], [[1, 2]], [[3, 4], [5, 6]], []],
+    "booleans": [[], [True]],
+}
+
+
+@pytest.mark.parametrize("values", EMPTY_FIRST.values(), ids=EMPTY_FIRST)
+@pytest.mark.parametrize("door", ["list", "object", "map", "bare", "shuffled", "zip"])
+def test_dtype_of_a_list_that_is_empty_in_the_first_rows_is_that_of_the_others(values: list[Any], door: str) -> None:
+    entries = np.array(next(filter(None, values)))
+    want = np.zeros((len(values), 3, *entries.shape[1:]), entries.dtype)
+    for row, value in enumerate(values):
+        want[row, : len(value)] = np.array(value, entries.dtype).reshape(-1, *entries.shape[1:])
+    rows = [{"x": value, "y": row} for row, value in enumerate(values)]
+    data = {
+        "list": lambda: loadax.from_source(rows).pad({"x": 3}),
+        "object": lambda: loadax.from_source(UserList(rows)).pad({"x": 3}),
+        "map": lambda: loadax.from_arrays(np.arange(len(rows))).map(lambda row: rows[int(row)]).pad({"x": 3}),
+        "bare": lambda: loadax.from_source(values).pad(3).map(lambda row: {"x": row["data"]}),
+        "shuffled": lambda: loadax.from_source(rows).shuffle(1).pad({"x": 3}),
+        "zip": lambda: loadax.zip({"x": loadax.from_source(values)}).pad({"x": 3}),
+    }[door]()
+    got = data.read(range(len(rows)))
+    places = got["y"] if door == "shuffled" else range(len(rows))
+    assert got["x"].dtype == want.dtype
+    np.testing.assert_array_equal(got["x"], want[places])
+
+
+def test_lists_that_are_all_empty_are_padded_as_floats() -> None:
+    data = loadax.from_source([{"x": []}, {"x": []}]).pad({"x": 2})
+    assert data.read([0, 1])["x"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("worker_type", WORKER_TYPES)
+def test_buckets_of_lists_that_are_empty_first(worker_type: str) -> None:
+    rows = [{"x": [row] * (row % 3), "y": row} for row in range(12)]
+    one = data_parallel(jax.devices()[:1])
+    batch_size = loadax.Buckets("x", {1: 2, 2: 4})
+    loader = loadax.Dataloader(loadax.from_source(rows), batch_size, worker_type=worker_type, num_workers=1, mesh=one)
+    for batch in loader:
+        assert batch["x"].dtype == np.int32
+        assert batch["x"][:, 0].tolist() == [row if row % 3 else 0 for row in batch["y"].tolist()]

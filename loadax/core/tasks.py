@@ -3,11 +3,14 @@
 Source of the rule for second copies: cubed, `runtime/backup.py` (Dean and Ghemawat, "MapReduce", OSDI 2004, 3.6).
 """
 
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from inspect import signature
 from math import inf
 from multiprocessing import current_process
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from statistics import median
 from time import perf_counter
@@ -70,13 +73,19 @@ def checked_engine(value: Any, name: str = "executor") -> Engine | None:
         ArgumentError: When it is neither an executor nor a function, or this is a worker that imports the main script.
     """
     if value is not None and hasattr(current_process(), "_inheriting"):
+        sys.tracebacklimit = 0  # this process ends now; each one of a pool would print a traceback
         raise ArgumentError(
             f"{name}= in a worker process that imports the main script to find what it defines; put the code that "
             'runs there under `if __name__ == "__main__":`'
         )
-    if value is None or isinstance(value, Executor) or (callable(value) and not isinstance(value, type)):
+    is_function = callable(value) and not isinstance(value, type) and not _takes_arguments(value)
+    if value is None or isinstance(value, Executor) or is_function:
         return value
-    if isinstance(value, type) and issubclass(value, Executor):
+    if type(value).__name__ == "Parallel" and type(value).__module__.startswith("joblib."):
+        remedy = f"pass the processes that joblib uses: {name}=joblib.externals.loky.get_reusable_executor"
+    elif type(value).__module__.partition(".")[0] == "submitit":
+        remedy = f"on SLURM, pass a cluster of dask_jobqueue: {name}=distributed.Client(SLURMCluster(…)).get_executor()"
+    elif isinstance(value, type) and issubclass(value, Executor):
         remedy = f"pass a function that makes one: {name}=lambda: {value.__name__}(…)"
     elif callable(getattr(value, "get_executor", None)):
         remedy = f"pass {name}=client.get_executor()"
@@ -85,17 +94,44 @@ def checked_engine(value: Any, name: str = "executor") -> Engine | None:
     raise ArgumentError(f"{name}={shown(value)} is not an executor; {remedy}")
 
 
+def _takes_arguments(function: Any) -> bool:
+    """Whether a callable object must be called with arguments, as `joblib.Parallel`."""
+    try:
+        signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a function of C code without a signature
+        return False
+    return False
+
+
 def open_engine(engine: Engine, name: str = "executor") -> Executor:
     """The executor, or a new one that the function makes.
 
     Raises:
-        ArgumentError: When the function returns something else. `name`: argument that has it.
+        ArgumentError: When the function returns something else, or processes that import a main script that is no file.
+            `name`: argument that has it.
     """
     executor: Any = engine if isinstance(engine, Executor) else engine()
     if isinstance(executor, Executor):
+        _check_main_script(executor, name)
         return executor
     remedy = "return a concurrent.futures.Executor, such as Dask's client.get_executor()"
     raise ArgumentError(f"the function of {name}= returned {shown(executor)}; {remedy}", argument=name)
+
+
+def _check_main_script(executor: Executor, name: str) -> None:
+    """Refuses a pool of spawned processes, which import the main script, if that is no file, such as `<stdin>`."""
+    context, main = getattr(executor, "_mp_context", None), sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    is_spawned = context is not None and context.get_start_method() in ("spawn", "forkserver")
+    if not is_spawned or script is None or getattr(main, "__spec__", None) is not None or Path(script).exists():
+        return
+    raise ArgumentError(
+        f"{name}= is a pool of spawned processes, which import the main script, {script}, that is no file; save the "
+        'script to a file, with the code that runs under `if __name__ == "__main__":`, or run it by python -c',
+        argument=name,
+    )
 
 
 def index_engine(value: Any, index: Any) -> Engine | None:
@@ -250,10 +286,14 @@ class TaskRun:
         if max(self._losses, self._lost[number]) > _TRIES:
             in_row = f"tasks {self._losses} times in a row, without finishing any, task {number} last"
             losses = in_row if self._losses > _TRIES else f"task {number} {self._lost[number]} times"
-            raise WorkerError(
-                f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers: "
-                "they may lack memory"
-            ) from error
+            what = f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers"
+            if is_broken and not self._finished:
+                raise WorkerError(
+                    f"{what}: no task was ever finished, so its processes may end when they start. Spawned ones import "
+                    'the main script: put the code that runs there under `if __name__ == "__main__":`. Or they lack '
+                    "memory"
+                ) from None
+            raise WorkerError(f"{what}: they may lack memory") from error
         log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
         if is_broken or (self._losses > 1 and not isinstance(self._engine, Executor)):
             running = {attempt.number for attempt in self._running.values()}

@@ -41,7 +41,8 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
             what = "object (strings, bytes, None, or values of several kinds)"
             more = (
                 ", where objects become dicts of arrays: of attrs .map(attrs.asdict), of pydantic "
-                ".map(lambda row: row.model_dump()); if rows are bytes, decode them there: .map(decode). Where files are opened, columns= leaves out a "
+                ".map(lambda row: row.model_dump()); if rows are bytes, decode them there: .map(decode). "
+                "Where files are opened, columns= leaves out a "
                 "leaf, and decode=, dtype= or features= decode bytes"
             )
         raise LeafTypeError(f"{name} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}")

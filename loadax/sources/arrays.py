@@ -121,7 +121,8 @@ def _as_array(leaf: Any, path: str) -> Array:
                 f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "
                 "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
             )
-        remedy = "the array of it: matrix.toarray()" if hasattr(leaf, "toarray") else "NumPy arrays whose dim 0 counts rows"
+        is_sparse = hasattr(leaf, "toarray")
+        remedy = "the array of it: matrix.toarray()" if is_sparse else "NumPy arrays whose dim 0 counts rows"
         raise SourceError(f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass {remedy}")
     try:
         array = np.asanyarray(leaf)

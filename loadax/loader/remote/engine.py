@@ -26,6 +26,12 @@ _GONE = 1.4  # times the seconds after which a task is late: without any answer,
 _STARTING = 15.0  # seconds that workers have before their first answer
 _RECENT = 32  # pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
 _LOSSES = 4  # tasks that an executor loses one after the other, without an answer in between
+_STILLBORN = 2  # executors that break one after the other before any worker has answered
+_STILLBORN_TEXT = (
+    "the processes of remote= ended %d times before any of them had answered: rows are read in this process from now "
+    'on. Spawned ones import the main script: put the code that runs there under `if __name__ == "__main__":`. Or they '
+    "lack memory"
+)
 _WATCH = 5.0  # seconds between two looks at which workers there are
 _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
 
@@ -65,6 +71,7 @@ class TaskEngine:
         self._asked, self._answered, self._newest = perf_counter(), 0.0, 0.0
         self._reached = inf  # since when workers answer
         self._losses, self.closed = 0, False
+        self._stillborn = 0  # executors that broke before any worker had answered
         self._lost = self._warned = False  # whether workers are gone, and whether they were before
         self._over, self._looked = threading.Event(), threading.Event()
         self.workers: tuple[str, ...] = ()
@@ -210,6 +217,8 @@ class TaskEngine:
             self._losses += 1
             if is_broken and executor is self._executor:
                 self._executor = None
+                if self._reached == inf:
+                    self._stillborn += 1
         if is_broken or self._losses >= _LOSSES:
             self._lose(f"{type(error).__name__}: {error}")
 
@@ -239,6 +248,9 @@ class TaskEngine:
         answers = Answers()
         asked = -_FORGOTTEN
         while not self._over.wait(_RETRY) and self._lost:
+            if self._stillborn >= _STILLBORN:
+                log.warning(_STILLBORN_TEXT, self._stillborn)
+                return
             if self._executor is None and isinstance(self._engine, Executor):
                 return  # it can't be used any more
             if answers.empty() and perf_counter() - asked < _FORGOTTEN:

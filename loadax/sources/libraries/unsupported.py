@@ -55,8 +55,8 @@ def refuse_known(data: Any) -> None:
         )
     if any(base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ()) for base in type(data).__mro__):
         raise ArgumentError(
-            f"the data is {type_text(data)} of Keras, each entry of which is a batch, not a row; hand over what it makes "
-            "batches of, or take them apart in memory: "
+            f"the data is {type_text(data)} of Keras, each entry of which is a batch, not a row; hand over what it "
+            "makes batches of, or take them apart in memory: "
             f"loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), {_BATCHES}))"
         )
     if comes_from(data, "anndata", "AnnData"):

@@ -122,13 +122,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             with suppress(LookupError):
                 value = {"default": obj.get()}
             return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
-        if type(obj) is FunctionType and obj.__code__ is _DISPATCHER:
-            reduced = super().reducer_override(obj)
-            return reduced if reduced is NotImplemented else _reduced_dispatcher(obj)
+        if type(obj) in (np.ndarray, np.memmap) and (reduced := self._array(obj)) is not None:
+            return reduced
+        reduced = super().reducer_override(obj)
         if isinstance(obj, type):
-            return with_fields(obj, super().reducer_override(obj))
-        reduced = self._array(obj) if type(obj) in (np.ndarray, np.memmap) else None
-        return super().reducer_override(obj) if reduced is None else reduced
+            return with_fields(obj, reduced)
+        is_dispatcher = type(obj) is FunctionType and obj.__code__ is _DISPATCHER
+        return _reduced_dispatcher(obj) if is_dispatcher and reduced is not NotImplemented else reduced
 
     def _array(self, array: NDArray[Any]) -> Any:
         """What pickles an array; None: what NumPy says."""
