@@ -418,7 +418,7 @@ class Reader:
             assert first is not None
             row = Visits((first.rows + offset) % len(self.source), first.epochs)
             try:
-                return replace(self, first=row)._probe(known, needs_entries=True)
+                return replace(self, first=row)._probe(known, needs_entries=True)  # noqa: SLF001
             except EmptyListError:
                 continue
             except Exception:
@@ -441,7 +441,7 @@ class Reader:
         objects = [*user_objects(self.source)] if traits.runs_python and not self.source.children else []
         read = reading.call(objects, self._read_first, known[0])
         kept = None if traits.runs_python else _copy(read)
-        specs = self._infer(known, read, reading)
+        specs = self._infer(known, read, reading, needs_entries=needs_entries)
         if (self.maps or traits.runs_python) and not traits.random:
             compare(reading, partial(self._infer_again, known, kept), self._stages, int(self.first.rows[0]))
         return specs
@@ -459,8 +459,14 @@ class Reader:
         name = " or ".join(dict.fromkeys(each.name for each in objects)) or self.source.type_name
         return [Stage(name, _IN_MAP, objects), *map(_stage, self.maps)]
 
-    def _infer(self, known: list[Tree | None], read: Tree | Examples, reading: RowReading) -> list[Tree]:
-        """Maps the first row, and fills in the missing entries of `known`; notes what the source and the maps give."""
+    def _infer(
+        self, known: list[Tree | None], read: Tree | Examples, reading: RowReading, *, needs_entries: bool = False
+    ) -> list[Tree]:
+        """Maps the first row, and fills in the missing entries of `known`; notes what the source and the maps give.
+
+        Raises:
+            EmptyListError: When a list to pad must have entries, and is empty.
+        """
         assert self.first is not None
         first = self.first
         reading.note(_noted(read))

@@ -1,12 +1,16 @@
 """Runs of tasks on a simulated engine, whose clock, losses and answers the tests choose."""
 
+import sys
+import types
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from queue import Empty
 from random import Random
 from typing import Any
 
+import joblib  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, strategies as st
 
@@ -285,3 +289,32 @@ def test_worker_without_loadax_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     world = World(3, lambda: world.engines[-1].lose(0, error), monkeypatch)
     with pytest.raises(ArgumentError, match=r"executor can't import loadax \(No module named 'loadax'\); install it"):
         world.run()
+
+
+def test_objects_that_run_tasks_but_are_no_executors_are_refused_with_one_that_is() -> None:
+    loky = joblib.externals.loky
+    with pytest.raises(ArgumentError, match=r"executor=joblib\.externals\.loky\.get_reusable_executor") as error:
+        tasks.checked_engine(joblib.Parallel(n_jobs=2))
+    assert "Parallel(n_jobs=2) is not an executor" in str(error.value)
+    assert tasks.checked_engine(loky.get_reusable_executor) is loky.get_reusable_executor  # as it advises
+    assert issubclass(loky.ProcessPoolExecutor, Executor)
+    slurm = type("AutoExecutor", (), {"__module__": "submitit.auto.auto", "submit": len})()
+    with pytest.raises(ArgumentError, match=r"executor=distributed\.Client\(SLURMCluster\(…\)\)\.get_executor\(\)"):
+        tasks.checked_engine(slurm)
+    with pytest.raises(ArgumentError, match="a function without arguments that makes one"):
+        tasks.checked_engine(lambda workers: workers)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_pool_whose_main_script_is_no_file_is_refused_if_it_imports_it(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = types.ModuleType("__main__")
+    main.__file__ = "<stdin>"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with ProcessPoolExecutor(1, get_context(method)) as pool:
+        if method == "fork":
+            assert tasks.open_engine(pool) is pool
+            return
+        with pytest.raises(ArgumentError, match=r"remote= is a pool of spawned processes, .* <stdin>, that is no file"):
+            tasks.open_engine(lambda: pool, "remote")

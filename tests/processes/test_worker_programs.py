@@ -195,6 +195,63 @@ def test_code_of_a_script_reaches_workers_of_a_spawned_child(method: str, door: 
     assert (done.returncode, done.stdout) == (0, f"right {door} __mp_main__\n"), done.stderr
 
 
+UNGUARDED = """
+import time
+import numpy as np
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from loadax import Dataloader, from_arrays
+
+pool = lambda: ProcessPoolExecutor(2, get_context("spawn"))
+data = from_arrays({"x": np.arange(400)})
+
+def good(row):
+    return row["x"] % 7 == 0
+
+GUARD
+    if "DOOR" == "filter":
+        print(len(data.filter(good, index="kept", executor=pool)))
+    else:
+        print(sum(len(batch["x"]) for batch in Dataloader(data, 40, remote=pool)))
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "input"])
+@pytest.mark.parametrize(("door", "right"), [("filter", "58"), ("remote", "400")])
+def test_pool_without_a_main_guard_is_told_in_a_few_lines(door: str, right: str, way: str, tmp_path: Path) -> None:
+    def run(guard: str, way: str) -> "subprocess.CompletedProcess[str]":
+        program = UNGUARDED.replace("DOOR", door).replace("GUARD", guard)
+        (tmp_path / "program.py").write_text(program)
+        command = [sys.executable, *({"script": ["program.py"], "input": ["-"]}[way])]
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment(),
+            input=program,
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            check=False,
+        )
+
+    done = run("if True:", way)
+    told = done.stderr.splitlines()
+    assert len(told) <= 40, done.stderr
+    assert any('put the code that runs there under `if __name__ == "__main__":`' in line for line in told) == (
+        way == "script"
+    )
+    if way == "input":
+        assert "which import the main script, <stdin>, that is no file; save the script to a file" in told[-1]
+    elif door == "filter":
+        assert told[-1].startswith("loadax.errors.WorkerError: the executor has lost tasks 4 times in a row")
+        assert 'under `if __name__ == "__main__":`. Or they lack memory' in told[-1]
+    else:
+        assert done.stdout == f"{right}\n"  # it is read here
+    # As it advises:
+    done = run('if __name__ == "__main__":', "script")
+    assert (done.returncode, done.stdout) == (0, f"{right}\n"), done.stderr
+
+
 FROZEN = """#!{python}
 # Stands for a frozen program: whatever its arguments, it runs from the top.
 import multiprocessing, os, sys
