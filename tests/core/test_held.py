@@ -213,7 +213,7 @@ class Hostile:
 class Describes:
     """As classes of AnnData: its module is no text."""
 
-    __module__ = property(len)  # type: ignore[assignment]
+    __module__ = property(len)
 
 
 def test_objects_that_raise_when_looked_at_are_passed_over() -> None:
