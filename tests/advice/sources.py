@@ -1,13 +1,17 @@
 """Advice about files, stores and arrays."""
 
+import io
 import sys
 import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
+import jax
 import numpy as np
 from PIL import Image
 from pyarrow import csv
+from scipy.sparse import csr_matrix
 
 import loadax
 from loadax import from_arrays, from_source
@@ -222,3 +226,56 @@ def inverse_that_lacks_positions(case: Case) -> None:
         loadax.write_zarr(Dataset(data.source, Lossy(data.order)), case.folder / "s", shard_rows=40, progress=False)
     loadax.write_zarr(data, case.folder / "t", shard_rows=40, progress=False)
     assert len(loadax.from_zarr(case.folder / "t")) == ROWS
+
+
+@follows("matrix.toarray(), of one row matrix.toarray().ravel()")
+def sparse_leaf_as_array(case: Case) -> None:
+    matrix = csr_matrix(np.eye(8, dtype=np.float32))
+    data = from_arrays(np.arange(8))
+    for wrong in (data.map(lambda row: {"x": matrix[[row]]}), data.map_batch(lambda rows: {"x": matrix[rows]})):
+        with case.refused(LeafError):
+            loadax.Dataloader(wrong, 8)
+    rows = data.map(lambda row: {"x": matrix[[row]].toarray().ravel()})
+    batches = data.map_batch(lambda rows: {"x": matrix[rows].toarray()})
+    for right in (rows, batches):
+        np.testing.assert_array_equal(loadax.Dataloader(right, 8)[0]["x"], np.eye(8))
+
+
+@follows("open them by a path: h5py.File(path), or use worker_type='thread'")
+def hdf5_of_a_file_object(case: Case) -> None:
+    path = case.folder / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(8)
+    with h5py.File(io.BytesIO(path.read_bytes()), "r") as file:
+        with case.refused(SourceError):
+            iter(loadax.Dataloader(file["x"], 8, worker_type="process", num_workers=1))
+        assert loadax.Dataloader(file["x"], 8, worker_type="thread")[0].tolist() == list(range(8))
+    with h5py.File(path) as file:
+        loader = loadax.Dataloader(file["x"], 8, worker_type="process", num_workers=1)
+        assert [batch.tolist() for batch in loader] == [list(range(8))]
+
+
+@follows("take them apart in memory: loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), …))")
+def batches_of_keras(case: Case) -> None:
+    class Batches(type("PyDataset", (), {"__module__": "keras.utils"})):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            return np.arange(4 * index, 4 * index + 4), np.zeros(4)
+
+    data = Batches()
+    with case.refused(ArgumentError):
+        loadax.as_dataset(data)
+    batches = (data[i] for i in range(len(data)))
+    rows = loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches))
+    assert rows.read(range(8))[0].tolist() == list(range(8))
+
+
+@follows("of which [row] is another table; hand over its arrays: …")
+def arrays_of_anndata(case: Case) -> None:
+    data = type("AnnData", (), {"X": np.eye(4), "n_obs": 4})()
+    case.patch.setitem(sys.modules, "anndata", SimpleNamespace(AnnData=type(data)))
+    with case.refused(ArgumentError):
+        loadax.as_dataset(data)
+    np.testing.assert_array_equal(loadax.as_dataset({"x": data.X}).read(range(4))["x"], np.eye(4))
