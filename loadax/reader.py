@@ -417,8 +417,9 @@ class Reader:
         for offset in range(min(len(self.source), _MOST_PROBED) if first is not None else 0):
             assert first is not None
             row = Visits((first.rows + offset) % len(self.source), first.epochs)
+            reader = replace(self, first=row) if offset else self
             try:
-                return replace(self, first=row)._probe(known, needs_entries=True)  # noqa: SLF001
+                return reader._probe(known, needs_entries=True)  # noqa: SLF001
             except EmptyListError:
                 continue
             except Exception:

@@ -11,10 +11,10 @@ from typing import Any
 _FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
 
 
-def with_fields(kind: type, reduced: Any) -> Any:
-    """What pickles a class by value, as cloudpickle says, with the fields of a class of equinox."""
-    is_module = type(kind).__module__.startswith("equinox.") and dataclasses.is_dataclass(kind)
-    if not is_module or not isinstance(reduced, tuple):
+def with_fields(kind: Any, reduced: Any) -> Any:
+    """What pickles an object, as cloudpickle says, with the fields of a class of equinox that goes by value."""
+    is_module = isinstance(kind, type) and type(kind).__module__.startswith("equinox.")
+    if not is_module or not dataclasses.is_dataclass(kind) or not isinstance(reduced, tuple):
         return reduced
     make, arguments, *rest = reduced
     own = vars(kind).get("__annotations__", {})

@@ -124,9 +124,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
         if type(obj) in (np.ndarray, np.memmap) and (reduced := self._array(obj)) is not None:
             return reduced
-        reduced = super().reducer_override(obj)
-        if isinstance(obj, type):
-            return with_fields(obj, reduced)
+        reduced = with_fields(obj, super().reducer_override(obj))
         is_dispatcher = type(obj) is FunctionType and obj.__code__ is _DISPATCHER
         return _reduced_dispatcher(obj) if is_dispatcher and reduced is not NotImplemented else reduced
 
