@@ -19,7 +19,7 @@ def with_fields(kind: Any, reduced: Any) -> Any:
     make, arguments, *rest = reduced
     own = vars(kind).get("__annotations__", {})
     fields = {field.name: _options(field) for field in dataclasses.fields(kind) if field.name in own}
-    has_init = not kind.__dataclass_params__.init  # type: ignore[attr-defined]
+    has_init = not vars(kind)["__dataclass_params__"].init
     return _make_class, (make, arguments, fields, has_init), *rest
 
 
