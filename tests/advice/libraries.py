@@ -73,16 +73,6 @@ def arrays_of_several_lengths(case: Case) -> None:
     assert len(loadax.as_dataset({name: data[name] for name in names})) == 4
 
 
-@follows("loadax.from_huggingface(datasets.Dataset.from_list(list(data), features=data.features))")
-def stream_for_random_access(case: Case) -> None:
-    data = hugging().to_iterable_dataset()
-    with case.refused(ArgumentError):
-        loadax.from_huggingface(data)
-    held = loadax.from_huggingface(datasets.Dataset.from_list(list(data), features=data.features))
-    assert held[3]["x"] == 3
-    assert next(loadax.Dataloader(data, 8).iterate())["x"].shape == (8,)
-
-
 @follows("hand over one of them: loadax.as_dataset(data[…])")
 def splits_of_a_dataset(case: Case) -> None:
     data = datasets.DatasetDict(train=hugging(), test=hugging())
@@ -172,3 +162,20 @@ def transform_of_hugging_face(case: Case) -> None:
     mapped = loadax.from_huggingface(data.with_format(None)).map(lambda row: {"y": 2 * row["x"]})
     for followed in (mapped, loadax.from_source(data)):
         assert followed.read([3])["y"].tolist() == [6]
+
+
+@follows("state the type that it has: stream.cast_column(…), or features= of stream.map")
+def streamed_column_of_another_type(case: Case) -> None:
+    stream = hugging().to_iterable_dataset()
+
+    def halves(row: Any) -> Any:
+        return {"x": row["x"] / 2 if row["x"] else "none"}
+
+    with case.refused(SourceError):
+        next(loadax.Dataloader(stream.map(halves, features=stream.features), 8, num_workers=0).host_batches())
+    floats = datasets.Features({"x": datasets.Value("float64")})
+    halved = stream.map(lambda row: {"x": row["x"] / 2}, features=floats)
+    cast = stream.cast_column("x", datasets.Value("float64"))
+    for followed in (halved, cast):
+        (batch,) = loadax.Dataloader(followed, 8, num_workers=0).host_batches()
+        assert sorted(batch["x"])[1] in (0.5, 1)
