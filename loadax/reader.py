@@ -184,6 +184,7 @@ class Reader:
             num_maps=traits.num_maps + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
             runs_python=self._last is not None or traits.runs_python,
             attributes=traits.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {},
+            shared_by=traits.shared_by,
         )
 
     @property

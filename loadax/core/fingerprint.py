@@ -13,6 +13,7 @@ import pathlib
 import re
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -228,7 +229,11 @@ class _Walk:
         kind = type(value)
         if kind.__module__ == "typing":
             return repr(value)
-        if kind.__module__.partition(".")[0] in _INERT or isinstance(value, ContextVar):
+        if isinstance(value, ContextVar):
+            return self.text(value.get(None), above)
+        if isinstance(value, weakref.ref):
+            return self.text(value(), above)
+        if kind.__module__.partition(".")[0] in _INERT:
             return None
         if not dataclasses.is_dataclass(value):
             self._give_up(f"{shown(value)}, of type {kind.__qualname__}")

@@ -170,6 +170,10 @@ class ObjectSource(BaseSource):
     traits = Traits(reads_examples=True, owns_memory=True, runs_python=True)
 
     def __init__(self, items: Any, thread_safe: bool | None = None):
+        if isinstance(items, type) and hasattr(items, "__getitem__"):
+            raise ArgumentError(
+                f"the data is the class {items.__name__}, which has no rows; pass an object of it: {items.__name__}(…)"
+            )
         missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
         if missing and callable(items) and not isinstance(items, type):
             raise ArgumentError(
