@@ -140,7 +140,7 @@ def even(parts: int) -> list[int]:
 
 def test_folds_depend_on_the_seed_alone_and_are_pinned() -> None:
     folds = [sorted(groups(fold)) for fold in data().split_by("user", 5)]
-    assert folds == [sorted(groups(fold)) for fold in data().split_by("user", np.array([12] * 5))]
+    assert folds == [sorted(groups(fold)) for fold in data().split_by("user", (12,) * 5)]
     assert folds == [sorted(groups(fold)) for fold in data().split_by("user", [12] * 5)]
     assert folds[0] == PINNED_FOLD
     assert len({tuple(rows_of(data().split_by("user", 5, seed)[0])) for seed in range(10)}) == 10
