@@ -297,13 +297,14 @@ class LoaderChain:
             >>> import numpy as np
             >>> from loadax import Dataloader, chain
             >>> run = chain([Dataloader(np.arange(6), 2), Dataloader(np.arange(10, 18), 4)])
-            >>> [batch.tolist() for batch in run.skip([0, 3]).host_batches()]
-            [[2, 3], [4, 5], [14, 15, 16, 17]]
+            >>> shorter = run.skip([0, 3])
+            >>> [shorter.rows(step).tolist() for step in range(len(shorter))]
+            [[2, 3], [4, 5], [4, 5, 6, 7]]
         """
         skipped: list[list[range]] = [[] for _ in self.loaders]
         for low, high in step_ranges(steps, self._phases.num_steps):
-            for phase, local in self._phases.ranges(low, high):
-                skipped[phase].append(local)
+            for phase, local_steps in self._phases.ranges(low, high):
+                skipped[phase].append(local_steps)
         loaders = []
         for phase, (loader, local) in enumerate(zip(self.loaders, skipped, strict=True)):
             try:
