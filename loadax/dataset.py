@@ -42,7 +42,15 @@ from loadax.plan.repeat import Repeated
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
-from loadax.plan.split import SPLITS, checked_fraction, counts_of, split as split_order, split_counts, split_runs
+from loadax.plan.split import (
+    SPLITS,
+    checked_fraction,
+    counts_of,
+    given_counts,
+    split as split_order,
+    split_counts,
+    split_runs,
+)
 from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
 from loadax.plan.zip import zip_orders
 from loadax.protocols import ArraySpec, Order, Tree, Visits
@@ -946,7 +954,7 @@ class Dataset:
     def split_by(
         self,
         key: str | Callable[..., Any],
-        fraction: float,
+        fraction: float | Sequence[int],
         seed: int = 0,
         *,
         contiguous: bool = False,
@@ -957,11 +965,13 @@ class Dataset:
         executor: Engine | None = None,
         progress: bool | None = None,
     ) -> tuple["Dataset", ...]:
-        """Splits the dataset into two that share no group of rows, such as a user or a patient.
+        """Splits the dataset into parts that share no group of rows, such as a user or a patient.
 
-        The first has about `fraction` of the groups, the second the rest. The side of a group depends on its key,
-        `seed`, and the number of `split_by` calls before this one in the chain: it does not change when rows are
-        appended. Every row's key is read once, now.
+        With a fraction, the first of two parts has about that share of the groups, the second the rest. The side of a
+        group depends on its key, `seed`, and the number of `split_by` calls before this one in the chain: it does not
+        change when rows are appended. A number of parts makes as many folds, each group in one of them, and counts
+        make parts of exactly so many groups; each new group moves few others to another part. Every row's key is read
+        once, now.
 
         With `contiguous`, the first part has the groups whose first rows come first, such as the days of the past;
         `windows` can be made of parts whose rows are consecutive.
@@ -969,7 +979,9 @@ class Dataset:
         Args:
             key: Name of the leaf that identifies a row's group, or a function of one example that returns an int, a str
                 or bytes.
-            fraction: Fraction of the groups (not of the rows), between 0 and 1.
+            fraction: Fraction of the groups (not of the rows) in the first of two parts, between 0 and 1. Or a number
+                of parts with equally many groups, such as 5: the first parts have one more if it does not divide their
+                number. Or exact counts of groups, such as `[80, 10, 10]`.
             seed: Seed of the split.
             contiguous: Whether parts are runs of groups, as they begin in the order before any shuffle. It draws
                 nothing, so it has no seed.
@@ -992,6 +1004,9 @@ class Dataset:
             >>> train, test = visits.split_by("patient", 0.5)
             >>> set(train.read(range(len(train)))["patient"]) & set(test.read(range(len(test)))["patient"])
             set()
+            >>> folds = visits.split_by("patient", 4)
+            >>> [fold.read(range(len(fold)))["patient"].tolist() for fold in folds]
+            [[1, 1, 1], [3, 3, 3], [0, 0, 0], [2, 2, 2]]
             >>> first, last = visits.split_by("patient", 0.5, contiguous=True)
             >>> last.read(range(len(last)))["patient"].tolist()
             [2, 2, 2, 3, 3, 3]
@@ -1001,7 +1016,8 @@ class Dataset:
 
         self._check_random_access("split_by()")
         options = scan_options(index, workers, executor, progress)
-        share, seed, gap = checked_fraction(fraction), integer("seed", seed, most=None), integer("gap", gap, 0)
+        share = checked_fraction(fraction, SPLITS) if given_counts(fraction) is None else fraction
+        seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
         shared, runs = flag("allow_shared_rows", allow_shared_rows), flag("contiguous", contiguous)
         if runs and seed:
             raise ArgumentError(f"seed={seed}: a contiguous split draws nothing; leave seed= out")

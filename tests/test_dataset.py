@@ -323,8 +323,8 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             r"fraction=1: pass a number between .*; a number of equal parts, 2 or more; or a list of",
         ),
         (lambda ds: ds.split([]), r"fraction=\[\]: pass a number between"),
-        (lambda ds: ds.split([9, 0, 1]), r"fraction\[1\]=0: pass a number of rows, at least 1"),
-        (lambda ds: ds.split([0.8, 0.2]), r"fraction\[0\]=0\.8: pass .* for fractions, split twice: split\(0\.8\)"),
+        (lambda ds: ds.split([9, 0, 1]), r"fraction\[1\]=0: pass a number, at least 1"),
+        (lambda ds: ds.split([0.8, 0.2]), r"fraction\[0\]=0\.8: pass .* for fractions, split twice: first with 0.8"),
         (lambda ds: ds.split([9, 2]), r"fraction=\[9, 2\]: the counts add up to 11, and the dataset has 10 rows; pass"),
         (lambda ds: ds.split(11), r"fraction=11: 11 parts of 10 rows would leave some empty; pass at most 10"),
         (

@@ -112,7 +112,28 @@ def test_contiguous_parts_go_by_position_below_a_shuffle() -> None:
             lambda ds: ds.split_by("day", 0.5, contiguous=True, gap=19),
             r"gap=19: .* of 20 groups .*; pass a smaller gap",
         ),
-        (lambda ds: ds[:5].split_by("day", 0.5, contiguous=True), r"of 1 group need 1 each; split a dataset of 2 gro"),
+        (lambda ds: ds[:5].split_by("day", 0.5, contiguous=True), r"of 1 group would .*; split a dataset of 2 groups "),
+        (
+            lambda ds: ds[:50].split_by("day", 6),
+            r"fraction=6: 6 parts of 5 groups would leave some empty; pass at most 5",
+        ),
+        (lambda ds: ds[:5].split_by("day", 2), r"fraction=2: 2 parts of 1 group .*; split a dataset of 2 or more"),
+        (
+            lambda ds: ds.split_by("day", [10, 9]),
+            r"the counts add up to 19, and the dataset has 20 groups; pass counts",
+        ),
+        (
+            lambda ds: ds.split_by("day", [20, 0]),
+            r"fraction\[1\]=0: pass a number, at least 1; for fractions, split twice",
+        ),
+        (
+            lambda ds: ds.split_by("day", 3, contiguous=True, gap=9),
+            r"gap=9: 3 parts of 20 groups .*; pass a smaller gap",
+        ),
+        (
+            lambda ds: ds.split_by("day", True),
+            r"fraction=True: pass a number between 0 and 1.*; a number of equal parts",
+        ),
     ],
 )
 def test_what_contiguous_splits_refuse(split: Callable[[Dataset], Any], message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
-from loadax.core.arguments import entries, integer
+from loadax.core.arguments import entries, integer, shown
 from loadax.core.formatting import type_text
 from loadax.core.log import log
 from loadax.core.replacements import missing_attribute
@@ -18,10 +18,12 @@ from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
 from loadax.loader.iterator import DataIterator
+from loadax.loader.lease import Lease
 from loadax.loader.phases import Phases
 from loadax.loader.repetition import Repetition
 from loadax.loader.stretch import Ledger, Target
 from loadax.plan.find import StepPosition
+from loadax.plan.skips import step_ranges
 from loadax.protocols import Integers, Tree
 from loadax.reader import DISTINCT, draws_by_default
 
@@ -133,7 +135,7 @@ class LoaderChain:
     first phase, it is the state of that loader alone.
 
     Attributes:
-        loaders: The loader of each phase, for what is not here: `chain.loaders[1].skip(…)`, `digest()`, ….
+        loaders: The loader of each phase, for what is not here: `chain.loaders[1].digest()`, ….
     """
 
     def __init__(self, loaders: tuple[Dataloader, ...]):
@@ -252,6 +254,67 @@ class LoaderChain:
         batches = DataIterator(targets, self._phases, self._repetition.ended, 0 if start is None else start)
         self.ledger = batches.ledger
         return batches
+
+    def lease(self, start: Any = 0) -> Lease:
+        """Hands out rows that may be finished in any order: those of the first loader, then those of the next.
+
+        Positions count on from one loader to the next, so none occurs twice. Rows of several loaders may be in flight.
+
+        Args:
+            start: As for `Dataloader.lease`: a state of `lease.get_state()`, or a list of those of all processes; also
+                a step, or a state of an iterator. States of a lease over the first loader are taken too.
+
+        Raises:
+            ArgumentError: If the batch size of a loader is scheduled.
+            StateError: If a loader that has begun differs, or the state of a process is missing.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, chain
+            >>> run = chain([Dataloader(np.arange(6), 4), Dataloader(np.arange(10, 14), 2)])
+            >>> with run.lease() as lease:
+            ...     first, second, third = next(lease), next(lease), next(lease)
+            ...     lease.ack([first.positions, third.positions])
+            ...     state = lease.get_state()
+            >>> third.positions.tolist()
+            [6, 7]
+            >>> with run.lease(state) as lease:
+            ...     [leased.examples.tolist() for leased in lease]
+            [[4, 5], [12, 13]]
+        """
+        return Lease([loader._leased() for loader in self.loaders], self._phases, start)
+
+    def skip(self, steps: Any) -> "LoaderChain":
+        """A chain of the same run without some steps, see `Dataloader.skip`.
+
+        Args:
+            steps: Steps of this chain: an int, a range, a slice, or any iterable of these.
+
+        Raises:
+            ArgumentError: If the run does not have these steps, or none of a loader would remain.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, chain
+            >>> run = chain([Dataloader(np.arange(6), 2), Dataloader(np.arange(10, 18), 4)])
+            >>> shorter = run.skip([0, 3])
+            >>> [shorter.rows(step).tolist() for step in range(len(shorter))]
+            [[2, 3], [4, 5], [4, 5, 6, 7]]
+        """
+        skipped: list[list[range]] = [[] for _ in self.loaders]
+        for low, high in step_ranges(steps, self._phases.num_steps):
+            for phase, local_steps in self._phases.ranges(low, high):
+                skipped[phase].append(local_steps)
+        loaders = []
+        for phase, (loader, local) in enumerate(zip(self.loaders, skipped, strict=True)):
+            try:
+                loaders.append(loader.skip(local) if local else loader)
+            except ArgumentError as error:
+                raise ArgumentError(
+                    f"steps={shown(steps)} skips all steps of loaders[{phase}]; keep at least one of each loader, or "
+                    "chain() the others without it"
+                ) from error
+        return LoaderChain(tuple(loaders))
 
     def epochs(self, start: Any = None) -> Iterator[Epoch]:
         """Yields one sized iterator per epoch: those of the first loader, then those of the next.

@@ -37,13 +37,13 @@ from loadax.loader.inspection.explain import explain
 from loadax.loader.inspection.explanation import Explanation
 from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
-from loadax.loader.lease import Lease
+from loadax.loader.lease import Lease, LeasedRun
 from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.repetition import Repetition
-from loadax.loader.state import OrderHash, make_state, step_of
+from loadax.loader.state import OrderHash
 from loadax.loader.stretch import Ledger, Target
 from loadax.loader.watch.hosts import RunHosts, run_hosts
 from loadax.plan.batches import Remainder
@@ -388,6 +388,10 @@ class Dataloader:
             ...     [leased.examples["prompt"].tolist() for leased in lease]
             [[0, 1, 2, 3], [8, 9]]
         """
+        return Lease([self._leased()], self._phases, start)
+
+    def _leased(self) -> LeasedRun:
+        """What a lease hands out of this loader."""
         self._refuse_stream("lease()")
         if not isinstance(self._plan.batch_size, int):
             raise ArgumentError("lease() hands out rows in equal groups; pass one batch_size, not a schedule")
@@ -406,10 +410,7 @@ class Dataloader:
             return plan.step_at(*self._plan.position_of_whole_step(whole_step))[0]
 
         skipped = [(numbered(low), numbered(high - 1) + 1) for low, high in self._plan.skips.ranges]
-        if not isinstance(start, Mapping | list | tuple):  # a step of this loader
-            step = step_of(self._plan, self._order, 0 if start is None else start)
-            start = make_state(self._plan, self._order, step)
-        return Lease(target, replace(plan, skips=plan.skips.and_also(skipped)), self._order, start)
+        return LeasedRun(target, replace(plan, skips=plan.skips.and_also(skipped)), self._order)
 
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()

@@ -1,8 +1,9 @@
 """Lease: hands out rows in the order of the run, in groups that may be finished in any order."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Never, final
 
@@ -14,8 +15,8 @@ from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, ClosedError, StateError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.phases import Phases
-from loadax.loader.state import LEASE, OrderHash, make_state, plain, step_of
+from loadax.loader.phases import KEY as PHASES, Phases
+from loadax.loader.state import LEASE, VERSION, OrderHash, make_state, plain, step_of
 from loadax.loader.stretch import Target
 from loadax.plan.batches import BatchPlan
 from loadax.protocols import Array, Integers, Interval, Tree
@@ -25,7 +26,8 @@ class Leased(NamedTuple):
     """Rows that are handed out together.
 
     Args:
-        positions: int64[n]: their positions in the run, `epoch * len(dataset) + position in the epoch`, ascending.
+        positions: int64[n]: their positions in the run, `epoch * len(dataset) + position in the epoch`, ascending. In
+            a chain, they go on from one loader to the next.
         examples: The rows as NumPy arrays of shape (n, …).
     """
 
@@ -61,37 +63,120 @@ def _inside(values: Integers, ranges: Iterable[Interval]) -> Array:
     return inside
 
 
+class LeasedRun(NamedTuple):
+    """A loader whose rows are leased.
+
+    Args:
+        target: Function of a plan: where its rows go.
+        plan: Plan of the run, whose epochs are not cut.
+        order: Hash of its order.
+    """
+
+    target: Callable[[BatchPlan], Target]
+    plan: BatchPlan
+    order: OrderHash
+
+
+@final
+class _Phase:
+    """The rows of one loader: their positions, and which of them are read.
+
+    Args:
+        run: The loader.
+        progress: What all processes have finished of it.
+        first: Position of its first row in the chain.
+    """
+
+    def __init__(self, run: LeasedRun, progress: list[_Progress], first: int):
+        self.plan, self.order, self.size, self.first = run.plan, run.order, run.plan.order.size, first
+        self._batch_size = run.plan.schedule[0][1]
+        self._held = merge(run.target(run.plan).shard(0).rows or ())
+        # Position before which all rows of this process were handed out, by this lease or earlier ones.
+        self.end = max(process.end for process in progress)
+        # Rows before it that no process has finished.
+        self.unserved = self._unserved(progress)
+        self.reading = replace(run.plan, skips=run.plan.skips.and_also(self._finished_steps()))
+        self.target = run.target(self.reading)
+
+    def stop_of(self, step: int) -> int:
+        """Position at which a step of `reading` ends."""
+        return self._start_of(self.reading.skips.whole_step(step) + 1)
+
+    def positions_of(self, step: int) -> Integers:
+        """Positions of this process's rows in a step of `reading`; -1 for padding."""
+        epoch, position = self.plan.position_of_whole_step(self.reading.skips.whole_step(step))
+        held = np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
+        in_epoch = position + held
+        return np.where(in_epoch < self.size, epoch * self.size + in_epoch, -1)
+
+    def state(self, end: int, unfinished: list[int]) -> dict[str, Any]:
+        """State of which rows were finished: of those before `end`, all but the unfinished ones, which ascend."""
+        epoch = min([end, *unfinished[:1]]) // self.size
+        step = self.plan.skips.left(self.plan.step_at(epoch, 0)[0])
+        ranges = merge((position, position + 1) for position in unfinished)
+        lease = {
+            "end": end,
+            "unfinished": list(map(list, ranges)),
+            "held": list(map(list, self._held)),
+            "order": self.order(*divmod(end, self.size)),
+        }
+        return make_state(self.plan, self.order, step) | {LEASE: lease}
+
+    def _start_of(self, whole_step: int) -> int:
+        """Position at which a step begins."""
+        epoch, position = self.plan.position_of_whole_step(whole_step)
+        return epoch * self.size + position
+
+    def _unserved(self, progress: list[_Progress]) -> list[int]:
+        """This process's rows before `end` that no process has finished."""
+        first = min(process.end for process in progress)
+        ranges = merge([(first, self.end), *(each for process in progress for each in process.unfinished)])
+        positions = np.concatenate([np.arange(0), *(np.arange(start, min(stop, self.end)) for start, stop in ranges)])
+        waiting = _inside(positions % self.size % self._batch_size, self._held)
+        for process in progress:
+            waiting &= ~process.finished(positions, self.size)
+        return [int(position) for position in positions[waiting]]
+
+    def _finished_steps(self) -> list[Interval]:
+        """Ranges of steps whose rows were all finished: they are not read. The last step of the run always is."""
+        epochs, in_epoch = np.divmod([*self.unserved, self.end], self.size)
+        steps = epochs * self.plan.steps_per_epoch + in_epoch // self._batch_size
+        if self.plan.num_steps is not None:
+            steps = np.minimum(steps, self.plan.skips.whole_step(self.plan.num_steps - 1))
+        steps = np.unique(steps)
+        return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
+
+
 @final
 class Lease:
-    """Hands out the rows of a `Dataloader`, and remembers which of them were finished.
+    """Hands out the rows of a `Dataloader`, or of a chain of them, and remembers which of them were finished.
 
     Rows come in the order of the run, `batch_size` or fewer at once, and each stays unfinished until it is acknowledged
     or dropped. A lease that begins from the state of another one serves what was unfinished, in order, and then the
     rest; of the last, partial batch of an epoch too. Threads may share a lease. See `Dataloader.lease`.
 
     Args:
-        target: Function of a plan: where its rows go.
-        plan: Plan of the run, whose epochs are not cut.
-        order: Hash of its order.
-        start: Step, state of an iterator or a lease, or the states of all processes of a lease.
+        runs: The loaders.
+        phases: Their steps and states, as of their iterators.
+        start: Step, state of an iterator or a lease, or the states of all processes of a lease. None: step 0.
 
     Attributes:
         acknowledged: Number of rows that were acknowledged.
         dropped: Number of rows that were dropped.
     """
 
-    def __init__(self, target: Callable[[BatchPlan], Target], plan: BatchPlan, order: OrderHash, start: Any):
-        self._plan, self._order, self._size = plan, order, plan.order.size
-        self._batch_size, self._held = plan.schedule[0][1], merge(target(plan).shard(0).rows or ())
-        progress = _progress(plan, order, start)
-        # Position before which all rows of this process were handed out, by this lease or earlier ones.
-        self._end = max(process.end for process in progress)
-        # Those of them that are unfinished, in order, and whether this lease has handed them out.
-        self._unfinished: dict[int, bool] = dict.fromkeys(self._unserved(progress), False)
+    def __init__(self, runs: Sequence[LeasedRun], phases: Phases, start: Any):
+        firsts = accumulate((_last(run.plan) for run in runs[:-1]), initial=0)
+        progress = _progress(runs, phases, start)
+        self._phases = [_Phase(*given) for given in zip(runs, progress, firsts, strict=True)]
+        # Positions in the run that are unfinished, in order, and whether this lease has handed them out.
+        self._unfinished: dict[int, bool] = {
+            phase.first + position: False for phase in self._phases for position in phase.unserved
+        }
         self.acknowledged, self.dropped = 0, 0
-        self._reading = replace(plan, skips=plan.skips.and_also(self._finished_steps()))
-        self._batches = DataIterator([target(self._reading)], Phases([(self._reading, order)]), threading.Event(), 0)
-        self._next_step = 0  # of `_reading`
+        self._steps = Phases([(phase.reading, phase.order) for phase in self._phases])
+        self._batches = DataIterator([phase.target for phase in self._phases], self._steps, threading.Event(), 0)
+        self._next_step = 0
         self._serving, self._counting = threading.RLock(), threading.RLock()  # reentrant: of a Ctrl-C's handler too
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
@@ -127,12 +212,17 @@ class Lease:
                     batch = next(self._batches)
                 except ClosedError:
                     raise ClosedError("this lease is closed; go on with loader.lease(lease.get_state())") from None
-                positions = self._positions_of(self._reading.skips.whole_step(self._next_step))
+                number, step = self._steps.locate(self._next_step)
+                phase = self._phases[number]
+                in_phase = phase.positions_of(step)
+                positions = np.where(in_phase < 0, -1, phase.first + in_phase)
                 with self._counting:
                     waiting = (self._unfinished.get(position) for position in positions.tolist())
-                    served = (positions >= self._end) | np.array([handed_out is False for handed_out in waiting], bool)
+                    served = (in_phase >= phase.end) | np.array([handed_out is False for handed_out in waiting], bool)
                     self._unfinished |= dict.fromkeys(positions[served].tolist(), True)
-                    self._end = max(self._end, self._start_of(self._reading.skips.whole_step(self._next_step) + 1))
+                    for earlier in self._phases[:number]:
+                        earlier.end = _last(earlier.plan)
+                    phase.end = max(phase.end, phase.stop_of(step))
                     self._next_step += 1
                 if served.any():
                     rows = batch if served.all() else map_leaves(itemgetter(served), batch)
@@ -173,20 +263,17 @@ class Lease:
         """JSON-serialisable state: which rows of this process were finished.
 
         It has the first position that was not handed out, and the earlier positions that are unfinished. Several
-        processes have different states, and a resume needs those of all.
+        processes have different states, and a resume needs those of all. Of a chain, it has a state for each loader of
+        which rows were handed out; of its first one, it is the state of that loader alone.
         """
         with self._counting:
-            end, unfinished = self._end, sorted(self._unfinished)
-        epoch = min([end, *unfinished[:1]]) // self._size
-        step = self._plan.skips.left(self._plan.step_at(epoch, 0)[0])
-        ranges = merge((position, position + 1) for position in unfinished)
-        lease = {
-            "end": end,
-            "unfinished": list(map(list, ranges)),
-            "held": list(map(list, self._held)),
-            "order": self._order(*divmod(end, self._size)),
-        }
-        return make_state(self._plan, self._order, step) | {LEASE: lease}
+            ends, unfinished = [phase.end for phase in self._phases], np.sort([*self._unfinished]).astype(np.int64)
+        begun = max(number for number, end in enumerate(ends) if end or not number) + 1
+        states = []
+        for phase, end in zip(self._phases[:begun], ends, strict=False):
+            low, high = np.searchsorted(unfinished, [phase.first, phase.first + end])
+            states.append(phase.state(end, (unfinished[low:high] - phase.first).tolist()))
+        return states[0] if begun == 1 else {"version": VERSION, PHASES: states}
 
     def close(self) -> None:
         """Stops reading ahead. Rows that were handed out can still be acknowledged. Idempotent."""
@@ -194,37 +281,6 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} dropped, {self.in_flight:,} in flight)"
-
-    def _start_of(self, whole_step: int) -> int:
-        """Position at which a step begins."""
-        epoch, position = self._plan.position_of_whole_step(whole_step)
-        return epoch * self._size + position
-
-    def _positions_of(self, whole_step: int) -> Integers:
-        """Positions of this process's rows in a step; -1 for padding."""
-        epoch, position = self._plan.position_of_whole_step(whole_step)
-        held = np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
-        in_epoch = position + held
-        return np.where(in_epoch < self._size, epoch * self._size + in_epoch, -1)
-
-    def _unserved(self, progress: list[_Progress]) -> list[int]:
-        """This process's rows before `_end` that no process has finished."""
-        first = min(process.end for process in progress)
-        ranges = merge([(first, self._end), *(each for process in progress for each in process.unfinished)])
-        positions = np.concatenate([np.arange(0), *(np.arange(start, min(stop, self._end)) for start, stop in ranges)])
-        waiting = _inside(positions % self._size % self._batch_size, self._held)
-        for process in progress:
-            waiting &= ~process.finished(positions, self._size)
-        return [int(position) for position in positions[waiting]]
-
-    def _finished_steps(self) -> list[Interval]:
-        """Ranges of steps whose rows were all finished: they are not read. The last step of the run always is."""
-        epochs, in_epoch = np.divmod([*self._unfinished, self._end], self._size)
-        steps = epochs * self._plan.steps_per_epoch + in_epoch // self._batch_size
-        if self._plan.num_steps is not None:
-            steps = np.minimum(steps, self._plan.skips.whole_step(self._plan.num_steps - 1))
-        steps = np.unique(steps)
-        return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
 
     def _finish(self, positions: Any) -> int:
         given = [positions.positions] if isinstance(positions, Leased) else positions
@@ -242,6 +298,11 @@ class Lease:
         return len(finished)
 
 
+def _last(plan: BatchPlan) -> int:
+    """Number of rows of a run; of an infinite one, the largest that is counted."""
+    return LARGEST if plan.num_epochs is None else plan.num_epochs * plan.order.size
+
+
 def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
     """Ranges below `end`, ascending.
 
@@ -254,16 +315,55 @@ def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
     return ranges
 
 
-def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
-    """What the processes that saved these states have finished, together.
+def _progress(runs: Sequence[LeasedRun], phases: Phases, start: Any) -> list[list[_Progress]]:
+    """What the processes that saved these states have finished of each loader, together.
 
     Raises:
         StateError: If a state belongs to other data, or they are not those of all processes.
     """
-    states = start if isinstance(start, list | tuple) else [start]
-    if not states:
+    if not isinstance(start, Mapping | list | tuple):  # a step of an iterator
+        start = phases.state(phases.start_of(0 if start is None else start))
+    saved = start if isinstance(start, list | tuple) else [start]
+    if not saved:
         raise StateError(f"start={start!r}: pass the states of all processes of a lease, or 0 to begin")
-    progress = [_progress_of(plan, order, state) for state in states]
+    told = [_progress_of_process(runs, phases, state) for state in saved]
+    found: list[list[_Progress]] = []
+    for number, run in enumerate(runs):
+        begun = [process[number] for process in told if number < len(process)]
+        if len(begun) < len(told):  # a process that has not begun this loader has finished none of its rows
+            size = begun[0].batch_size if begun else run.plan.schedule[0][1]
+            begun.append(_Progress(size, ((0, size),), 0))
+        _check_covered(begun)
+        found.append(begun)
+    return found
+
+
+def _progress_of_process(runs: Sequence[LeasedRun], phases: Phases, state: Any) -> list[_Progress]:
+    """What one process has finished of each loader that it has begun."""
+    if len(runs) == 1 and not (isinstance(state, Mapping) and PHASES in state):
+        return [_progress_of(runs[0], state)]
+    states = phases.states_of(state)
+    if not any(LEASE in each for each in states):
+        phases.start_of(state)  # raises if an earlier loader has not ended there
+    found = []
+    for number, (run, saved) in enumerate(zip(runs, states, strict=False)):
+        try:
+            process = _progress_of(run, saved)
+        except StateError as error:
+            raise StateError(f"loaders[{number}]: {error}") from None
+        if number + 1 < len(states):
+            if LEASE in saved and process.end != _last(run.plan):
+                raise StateError(
+                    f"loaders[{number}] has ended after {process.end} rows in the saved run, and has "
+                    f"{_last(run.plan)} here; pass the num_epochs that it had then"
+                )
+            process = process._replace(end=_last(run.plan))
+        found.append(process)
+    return found
+
+
+def _check_covered(progress: list[_Progress]) -> None:
+    """Raises if processes are not responsible for all rows of a batch, together."""
     batch_size, held = progress[0].batch_size, merge(each for process in progress for each in process.held)
     if held != ((0, batch_size),) or any(process.batch_size != batch_size for process in progress):
         covered = ", ".join(f"{low} to {high - 1}" for low, high in held)
@@ -271,17 +371,17 @@ def _progress(plan: BatchPlan, order: OrderHash, start: Any) -> list[_Progress]:
             f"start covers the positions {covered} of each batch of {batch_size}; pass a list of the states of all "
             "processes of that run"
         )
-    return progress
 
 
-def _progress_of(plan: BatchPlan, order: OrderHash, start: Any) -> _Progress:
+def _progress_of(run: LeasedRun, start: Any) -> _Progress:
+    plan, order = run.plan, run.order
     state = dict(start) if isinstance(start, Mapping) else start
     lease = plain(state.pop(LEASE, None)) if isinstance(state, dict) else None
     epoch, position = plan.position_of_step(step_of(plan, order, state))
     size, batch_size = plan.order.size, plan.schedule[0][1]
     if lease is None:
         return _Progress(batch_size, ((0, batch_size),), epoch * size + position)
-    saved, last = int(plain(state["batch_size"])), LARGEST if plan.num_epochs is None else plan.num_epochs * size
+    saved, last = int(plain(state["batch_size"])), _last(plan)
     try:
         end, digest = lease["end"], lease["order"]
         held, unfinished = _ranges(lease["held"], saved), _ranges(lease["unfinished"], end)

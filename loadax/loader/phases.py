@@ -35,6 +35,15 @@ class Phases:
         phase = bisect_right(self.first_steps, step) - 1
         return phase, step - self.first_steps[phase]
 
+    def ranges(self, low: int, high: int) -> list[tuple[int, range]]:
+        """A range of steps as the phases that it is in, and a range in each, whose steps are counted in that phase."""
+        found = []
+        for phase, first in enumerate(self.first_steps):
+            stop = high if phase == self.last else min(high, self.first_steps[phase + 1])
+            if (start := max(low, first)) < stop:
+                found.append((phase, range(start - first, stop - first)))
+        return found
+
     def check(self, step: int) -> tuple[int, int]:
         """Same as `locate`, or raises `RowIndexError` if the run does not have the step."""
         if not 0 <= step < self._end:
@@ -69,20 +78,13 @@ class Phases:
         states = [make_state(*run, end) for run, end in zip(self._runs, ends, strict=False)]
         return states[0] if len(states) == 1 else {"version": VERSION, "step": step, KEY: states}
 
-    def start_of(self, start: Any) -> int:
-        """The step of `start`, a step or a state: of these loaders up to the present one, or of the first one alone.
+    def states_of(self, state: Any) -> Sequence[Mapping[str, Any]]:
+        """The states of the loaders that have begun, in a state.
 
         Raises:
-            StateError: If it is neither, or a loader that has begun has changed; names the loader and the field.
+            StateError: If it has none, or more than there are loaders.
         """
-        states = start.get(KEY, [start]) if isinstance(start, Mapping) else []
-        if not self.last and (not states or KEY not in start):
-            return step_of(*self._runs[0], start)
-        if not isinstance(start, Mapping):
-            step = plain_step(start)
-            if not 0 <= step <= self._end:
-                raise StateError(f"start is step {shown(step)}: pass a step of at least 0 and at most {self._end}")
-            return step
+        states = state.get(KEY, [state]) if isinstance(state, Mapping) else state
         if not isinstance(states, list | tuple) or not states or not all(isinstance(each, Mapping) for each in states):
             raise StateError(f"the state's {KEY!r} is {shown(states)}; pass a state of get_state()")
         if len(states) > len(self._runs):
@@ -90,7 +92,22 @@ class Phases:
                 f"the state is of a chain in its loader {len(states) - 1}, counted from 0, and there are only "
                 f"{len(self._runs)} here; chain the loaders of the saved run, and new ones after them"
             )
-        step = 0
+        return states
+
+    def start_of(self, start: Any) -> int:
+        """The step of `start`, a step or a state: of these loaders up to the present one, or of the first one alone.
+
+        Raises:
+            StateError: If it is neither, or a loader that has begun has changed; names the loader and the field.
+        """
+        if not self.last and not (isinstance(start, Mapping) and KEY in start):
+            return step_of(*self._runs[0], start)
+        if not isinstance(start, Mapping):
+            step = plain_step(start)
+            if not 0 <= step <= self._end:
+                raise StateError(f"start is step {shown(step)}: pass a step of at least 0 and at most {self._end}")
+            return step
+        step, states = 0, self.states_of(start)
         for index, state in enumerate(states):
             try:
                 step = step_of(*self._runs[index], state)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.warn import warn_user
 from loadax.errors import ClosedError, HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -153,7 +154,15 @@ class RunGuard:
 
 def _agreement(target: Target, streams: StreamRun | None, ledger: Ledger) -> EndAgreement | None:
     store, options = key_value_store(_STREAM_LIMIT), target.pipeline.options
-    if store is None or streams is None or streams.endless:
+    if streams is None or streams.endless:
+        return None
+    if store is None:
+        if options.shard is not None and options.shard.count > 1:
+            warn_user(
+                f"shard_index={options.shard.index}, shard_count={options.shard.count}: the lanes of this stream end, "
+                "and this process is not part of a jax.distributed run, so it can't know when those of the others do: "
+                "they may end at other steps; pass num_epochs=None, and stop all at the same step"
+            )
         return None
     process, everyone = this_process().index, range(this_process().count)
     owners = everyone if target.mesh is None else np.unique(grid_of(target.mesh).owners).tolist()

@@ -50,7 +50,7 @@ def counts_of(order: Order, num_rows: int, fraction: Any) -> list[int] | None:
     counts = given_counts(fraction)
     if not isinstance(counts, int):
         return counts
-    return equal_counts(counts, int(met_rows(order, "split", num_rows).sum()))
+    return equal_counts(counts, int(met_rows(order, "split", num_rows).sum()), "row")
 
 
 def given_counts(fraction: Any) -> list[int] | int | None:
@@ -62,25 +62,52 @@ def given_counts(fraction: Any) -> list[int] | int | None:
     if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
         if not len(fraction):
             raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}")
-        remedy = "a number of rows, at least 1; for fractions, split twice: split(0.8), and the rest by split(0.5)"
+        remedy = "a number, at least 1; for fractions, split twice: first with 0.8, and the rest with 0.5"
         return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
     if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
         return None
     return integer("fraction", fraction, 2, remedy=SPLITS)
 
 
-def equal_counts(parts: int, rows: int) -> list[int]:
-    """Number of rows of each of some parts of equal size.
+def equal_counts(parts: int, total: int, unit: str) -> list[int]:
+    """Number of rows, or groups, of each of some parts of equal size.
+
+    Args:
+        parts: Number of parts.
+        total: Number of rows, or groups.
+        unit: Name of one.
 
     Raises:
         ArgumentError: When there are more parts than rows.
     """
-    if parts > rows:
-        remedy = f"pass at most {rows}" if rows > 1 else "split a dataset of 2 or more"
+    if parts > total:
+        remedy = f"pass at most {total}" if total > 1 else "split a dataset of 2 or more"
         raise ArgumentError(
-            f"fraction={parts}: {parts} parts of {count_text(rows, 'row')} would leave some empty; {remedy}"
+            f"fraction={parts}: {parts} parts of {count_text(total, unit)} would leave some empty; {remedy}"
         )
-    return [rows // parts + (index < rows % parts) for index in range(parts)]
+    least, larger = divmod(total, parts)
+    return [least + 1] * larger + [least] * (parts - larger)
+
+
+def drawn_counts(counts: list[int] | int, total: int, unit: str) -> list[int]:
+    """Number of groups of each part of a split by counts.
+
+    Args:
+        counts: Number of groups of each part, or a number of equal parts.
+        total: Number of groups.
+        unit: Name of one.
+
+    Raises:
+        ArgumentError: When the counts don't add up, or there are more parts than groups.
+    """
+    if isinstance(counts, int):
+        return equal_counts(counts, total, unit)
+    if sum(counts) != total:
+        raise ArgumentError(
+            f"fraction={counts}: the counts add up to {sum(counts)}, and the dataset has {count_text(total, unit)}; "
+            "pass counts that add up to it"
+        )
+    return counts
 
 
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
@@ -149,35 +176,46 @@ def split_runs(order: Order, fraction: Any, gap: int) -> list[Order]:
 
     order.narrow("split", measure)
     parts, start = [], 0
-    for count in _run_counts(fraction, sum(sizes), gap):
+    for count in run_counts(fraction, sum(sizes), gap):
         parts.append(_run(order, start, start + count))
         start += count + gap
     return parts
 
 
-def _run_counts(fraction: Any, rows: int, gap: int) -> list[int]:
-    """Number of rows of each part of a split into runs."""
+def run_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[int]:
+    """Number of rows, or groups, of each part of a split into runs.
+
+    Args:
+        fraction: Fraction in the first of two parts, counts, or a number of equal parts.
+        total: Number of rows, or groups.
+        gap: Number of them between two parts.
+        unit: Name of one.
+
+    Raises:
+        ArgumentError: When a part would be empty, or counts and gaps don't add up.
+    """
     counts = given_counts(fraction)
     if isinstance(counts, list):
         left_out = gap * (len(counts) - 1)
-        if sum(counts) + left_out != rows:
+        if sum(counts) + left_out != total:
             gaps = f" with gaps of {gap}, {sum(counts) + left_out} in all" if gap else ""
             raise ArgumentError(
-                f"fraction={counts}: the counts add up to {sum(counts)}{gaps}, and the dataset has {rows} rows; "
-                "pass counts that add up to it"
+                f"fraction={counts}: the counts add up to {sum(counts)}{gaps}, and the dataset has "
+                f"{count_text(total, unit)}; pass counts that add up to it"
             )
         return counts
     share = checked_fraction(fraction, SPLITS) if counts is None else 0.0
     number = counts or 2
-    left = rows - gap * (number - 1)
+    left = total - gap * (number - 1)
     if left < number:
+        empty = f"{number} parts of {count_text(total, unit)} would leave some empty"
         raise ArgumentError(
-            f"gap={gap}: {number} parts of {count_text(rows, 'row')} would leave some empty; pass a smaller gap"
+            f"gap={gap}: {empty}; pass a smaller gap"
             if gap
-            else f"fraction={fraction}: {number} parts of {count_text(rows, 'row')} would leave some empty"
+            else f"fraction={fraction}: {empty}; split a dataset of {count_text(number, unit)} or more"
         )
     if counts is not None:
-        return equal_counts(counts, left)
+        return equal_counts(counts, left, unit)
     first = min(max(round(share * left), 1), left - 1)
     return [first, left - first]
 

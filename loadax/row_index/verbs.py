@@ -15,7 +15,7 @@ from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
 from loadax.plan.slice import Sliced
-from loadax.plan.split import again, below as hashes_below
+from loadax.plan.split import again, below as hashes_below, drawn_counts, given_counts, run_counts
 from loadax.plan.subset import keep_rows, keep_runs, leave_out_rows, met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -147,21 +147,21 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
 
 
 def split_groups(
-    order: Order, reader: Reader, key: Any, fraction: float, seed: int, options: Options, gap: int | None = None
-) -> tuple[Order, Order]:
-    """Splits into two orders that share no group: about `fraction` of the groups, and the rest.
+    order: Order, reader: Reader, key: Any, fraction: Any, seed: int, options: Options, gap: int | None = None
+) -> list[Order]:
+    """Splits into orders that share no group: about `fraction` of the groups, and the rest, or parts by counts.
 
     Args:
         order: Order to split.
         reader: Reader of the rows.
         key: Name of a leaf, or a function of an example.
-        fraction: Share of the groups in the first part.
+        fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
         seed: Seed of the draws of groups.
         options: Options of the pass over all keys.
         gap: Number of groups between the parts, which are runs of groups; None: groups are drawn.
 
     Raises:
-        ArgumentError: When `key` is not the name of a leaf of integers or text.
+        ArgumentError: When `key` is not the name of a leaf of integers or text, or a part would be empty.
         LeafTypeError: When a row's key is neither; names the row.
     """
     met = met_rows(order, "split_by", reader.num_rows)
@@ -175,46 +175,72 @@ def split_groups(
     else:
         raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
     words, _ = answers(question, reader, met, options)
-    if gap is not None:
-        return _group_runs(order, np.flatnonzero(met), words, fraction, gap)
-    first = hashes_below(seeds.derive(seed, "split_by", *again(order, "split_by"), words), fraction)
     rows = np.flatnonzero(met)
+    if gap is not None:
+        return _group_runs(order, rows, words, fraction, gap)
+    hash_key = (seed, "split_by", *again(order, "split_by"))
+    counts = given_counts(fraction)
+    if counts is not None:
+        return _group_counts(order, rows, words, counts, hash_key)
+    first = hashes_below(seeds.derive(*hash_key, words), fraction)
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         selected = rows[chosen]
         return keep_rows(order, selected, ("split_by", fraction, seed, name, digest_values(selected)))
 
-    return side(first, True), side(~first, False)
+    return [side(first, True), side(~first, False)]
 
 
-def _group_runs(
-    order: Order, rows: Integers, words: NDArray[np.uint64], fraction: float, gap: int
-) -> tuple[Order, Order]:
+def _group_counts(
+    order: Order, rows: Integers, words: NDArray[np.uint64], given: list[int] | int, hash_key: tuple[Any, ...]
+) -> list[Order]:
+    """Splits into parts of exactly some counts of groups: those with the lowest hashes are the first part.
+
+    Args:
+        order: Order to split.
+        rows: Its rows, ascending.
+        words: Hash of the group of each row.
+        given: Number of groups of each part, or a number of equal parts.
+        hash_key: Seed of the hashes, and what else they are derived from.
+    """
+    named, group = np.unique(words, return_inverse=True)
+    counts = drawn_counts(given, len(named), "group")
+    part_of = np.empty(len(named), np.int64)
+    ranking = np.argsort(np.asarray(seeds.derive(*hash_key, named)), kind="stable")
+    part_of[ranking] = np.repeat(np.arange(len(counts)), counts)
+    parts: list[Order] = []
+    for index in range(len(counts)):
+        selected = rows[part_of[group] == index]
+        arguments = f"{counts} groups, seed={hash_key[0]}, part {index}"
+        rule = ("split_by", counts, hash_key[0], index, digest_values(selected))
+        parts.append(keep_rows(order, selected, rule, arguments))
+    return parts
+
+
+def _group_runs(order: Order, rows: Integers, words: NDArray[np.uint64], fraction: Any, gap: int) -> list[Order]:
     """Splits into runs of groups, which are in the order of their first positions.
 
     Args:
         order: Order to split.
         rows: Its rows, ascending.
         words: Hash of the group of each row.
-        fraction: Share of the groups in the first part.
-        gap: Number of groups between the parts.
+        fraction: Share of the groups in the first of two parts, counts, or a number of equal parts.
+        gap: Number of groups between two parts.
     """
     ordered = rows_in_order(order, "split_by")
     _, firsts, group = np.unique(words[np.searchsorted(rows, ordered)], return_index=True, return_inverse=True)
-    left = len(firsts) - gap
-    if left < 2:
-        remedy = "pass a smaller gap" if gap else "split a dataset of 2 groups or more"
-        raise ArgumentError(f"gap={gap}: two parts of {count_text(len(firsts), 'group')} need 1 each; {remedy}")
     turn = np.empty_like(firsts)
     turn[np.argsort(firsts)] = np.arange(len(firsts))
-    first = min(max(round(fraction * left), 1), left - 1)
-
-    def part(name: bool, chosen: NDArray[np.bool_]) -> Order:
-        selected = np.unique(ordered[chosen])
-        rule = ("split_by", fraction, "contiguous", gap, name, digest_values(selected))
-        return keep_runs(order, selected, rule)
-
-    return part(True, turn[group] < first), part(False, turn[group] >= first + gap)
+    counts, halves = run_counts(fraction, len(firsts), gap, "group"), given_counts(fraction) is None
+    given = fraction if halves else counts
+    parts: list[Order] = []
+    start = 0
+    for index, count in enumerate(counts):
+        selected = np.unique(ordered[(turn[group] >= start) & (turn[group] < start + count)])
+        name = index == 0 if halves else index  # states of halves have bools
+        parts.append(keep_runs(order, selected, ("split_by", given, "contiguous", gap, name, digest_values(selected))))
+        start += count + gap
+    return parts
 
 
 def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax import Dataloader, from_stream, write_zarr
+from loadax import Dataloader, from_arrays, from_stream, mix, write_zarr
 from loadax.errors import ArgumentError, ClosedError, LeafError, SourceError, StateError, StreamError, UnsupportedError
 from loadax.loader.execution import thread_pool
 from loadax.loader.execution.scheduler import PrefetchScheduler
@@ -488,3 +488,29 @@ def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.Lo
     assert [record.levelname for record in told] == ["INFO"] * len(told)
     assert all("of 2 lanes" in record.message for record in told)
     assert told
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
+@pytest.mark.parametrize("door", ["host_batches", "iterate", "iter"])
+def test_parts_of_a_stream_that_ends_warn_outside_of_a_run(door: str, remainder: Any) -> None:
+    """Lanes 0 and 1 have 9 rows, and 2 and 3 have 5: one host ends at step 5, the other at step 9."""
+
+    def open_lane(lane: int, lanes: int) -> Any:
+        return iter([{"x": np.float32(row)} for row in range(9 if lane < 2 else 5)])
+
+    lanes = from_stream(open_lane, lanes=4)
+    mesh = data_parallel(jax.devices()[:1])
+    mixed = mix([lanes, from_arrays({"x": np.zeros(100, np.float32)})], [1, 1])
+    for data in (lanes, lanes.map(lambda row: row), mixed):
+        part = Dataloader(data, 4, mesh=mesh, shard_index=1, shard_count=2, remainder=remainder, num_workers=0)
+        begin = {"host_batches": part.host_batches, "iterate": part.iterate, "iter": part.__iter__}[door]
+        with pytest.warns(UserWarning, match=r"shard_index=1, shard_count=2: the lanes of this stream end") as warned:
+            begin().close()
+        assert [warning.filename for warning in warned] == [__file__]
+        # As it advises, and where there is one part, or no end.
+        endless = Dataloader(data, 4, shard_index=1, shard_count=2, num_epochs=None, num_workers=0)
+        whole = Dataloader(data, 4, shard_index=0, shard_count=1, num_workers=0)
+        for quiet in (endless, whole):
+            quiet.host_batches().close()
+        with endless.host_batches() as batches:
+            assert len(list(islice(batches, 30))) == 30

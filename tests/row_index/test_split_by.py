@@ -1,6 +1,7 @@
 """`split_by`: groups never leak, and keep their side."""
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ def test_words_are_pinned() -> None:
     assert word_of(1.5) is None
 
 
+PINNED_FOLD = [1, 3, 9, 10, 11, 12, 18, 25, 28, 35, 36, 51]
+
 WORDS = [
     5144621170569512392,
     194490740229443116,
@@ -115,6 +118,50 @@ def test_one_index_serves_every_fraction_and_seed(tmp_path: Path, caplog: pytest
     assert rows_of(again[1]) == rows_of(data().shuffle(0).split_by("user", 0.5, 7)[1])
     other = data().split_by("x", 0.5, index=tmp_path / "i")
     assert rows_of(other[0]) == rows_of(data().split_by("x", 0.5)[0])
+
+
+@keys
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("given", [2, 7, 60, [40, 19, 1]])
+def test_folds_share_no_group_and_miss_no_row(key: Any, contiguous: bool, given: Any) -> None:
+    folds = data().split_by(key, given, contiguous=contiguous)
+    assert sorted(row for fold in folds for row in rows_of(fold)) == list(range(500))
+    assert [len(groups(fold)) for fold in folds] == (given if isinstance(given, list) else even(given))
+    for one, other in itertools.combinations(folds, 2):
+        assert not groups(one) & groups(other)
+    shuffled = data().shuffle(3).split_by(key, given, contiguous=contiguous)
+    assert [sorted(rows_of(fold)) for fold in shuffled] == [rows_of(fold) for fold in folds]
+
+
+def even(parts: int) -> list[int]:
+    """Numbers of 60 groups in some parts, as even as can be."""
+    return [len(part) for part in np.array_split(np.arange(60), parts)]
+
+
+def test_folds_depend_on_the_seed_alone_and_are_pinned() -> None:
+    folds = [sorted(groups(fold)) for fold in data().split_by("user", 5)]
+    assert folds == [sorted(groups(fold)) for fold in data().split_by("user", (12,) * 5)]
+    assert folds == [sorted(groups(fold)) for fold in data().split_by("user", [12] * 5)]
+    assert folds[0] == PINNED_FOLD
+    assert len({tuple(rows_of(data().split_by("user", 5, seed)[0])) for seed in range(10)}) == 10
+    # The first fold has the lowest hashes, as the first part of a fraction.
+    first = groups(data().split_by("user", 0.5)[0])
+    assert groups(data().split_by("user", [len(first), 60 - len(first)])[0]) == first
+    again = data().split_by("user", 2)[0].split_by("user", 2)
+    assert [len(groups(fold)) for fold in again] == [15, 15]
+
+
+def test_folds_are_told_apart_by_states() -> None:
+    runs = [data().split_by("user", 5, contiguous=contiguous) for contiguous in (False, True)]
+    facts = [str(fold.order_facts) for folds in (*runs, data().split_by("user", 5, 1)) for fold in folds]
+    assert len({*facts}) == 15
+    assert facts[:5] == [str(fold.order_facts) for fold in data().split_by("user", 5)]
+
+
+def test_a_gap_of_groups_between_folds() -> None:
+    by_day = from_arrays({"day": np.arange(100) // 10})
+    folds = by_day.split_by("day", 3, contiguous=True, gap=2)
+    assert [sorted({row // 10 for row in rows_of(fold)}) for fold in folds] == [[0, 1], [4, 5], [8, 9]]
 
 
 def test_a_side_may_be_empty() -> None:
