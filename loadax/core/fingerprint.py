@@ -229,10 +229,8 @@ class _Walk:
         kind = type(value)
         if kind.__module__ == "typing":
             return repr(value)
-        if isinstance(value, ContextVar):
-            return self.text(value.get(None), above)
-        if isinstance(value, weakref.ref):
-            return self.text(value(), above)
+        if isinstance(value, ContextVar | weakref.ref):
+            return self.text(value.get(None) if isinstance(value, ContextVar) else value(), above)
         if kind.__module__.partition(".")[0] in _INERT:
             return None
         if not dataclasses.is_dataclass(value):

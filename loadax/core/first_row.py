@@ -97,9 +97,9 @@ def compare(
         again(second)
     except Exception as error:  # noqa: BLE001 - of the user's code, which did not raise it in the first reading
         did = f"raised {type(error).__name__}: {error}"
-    if len(second.values) == len(first.values) and first.values[-1] is not None:
-        if _same(first.values[-1], second.values[-1]):
-            return  # what differs is in leaves that the maps leave out
+    is_whole = len(second.values) == len(first.values) and first.values[-1] is not None
+    if is_whole and _same(first.values[-1], second.values[-1]):
+        return  # what differs is in leaves that the maps leave out
     pairs = enumerate(zip(first.values, second.values, strict=False))
     differing = next((index for index, (one, other) in pairs if not _same(one, other)), None)
     if differing is None and len(second.values) < len(first.values) and second.quick:

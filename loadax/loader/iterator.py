@@ -57,6 +57,8 @@ class DataIterator:
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
+        # Warns before step 0 that these steps were there already; not where `set_state` goes on from another step.
+        self.warn_at_first_step: Callable[[], None] | None = None
         self._following: Stretch | None = None  # of the next phase, once it is read ahead
         # Of several threads that share this iterator, one switches to the next stretch. Reentrant: a Ctrl-C may leave
         # it held.
@@ -181,6 +183,8 @@ class DataIterator:
             Exception: Whatever reading this step raised, with a note that names step and row; also at later calls.
         """
         self._check_process()
+        if self.warn_at_first_step is not None:
+            self._warn_at_first_step()
         while True:
             if self._error is not None:
                 raise self._error
@@ -220,6 +224,11 @@ class DataIterator:
                 self._interrupt(step)
                 raise
             return batch
+
+    def _warn_at_first_step(self) -> None:
+        warn, self.warn_at_first_step = self.warn_at_first_step, None
+        if warn is not None and self._step == 0:
+            warn()
 
     def _present_stretch(self) -> Stretch:
         """The stretch to read from: another one after a Ctrl-C, or where batches get other shapes."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 from loadax.core.warn import warn_user
@@ -40,14 +41,17 @@ class Repetition:
         if start is not None:
             return begin(start)
         left = self._earlier is not None and self._earlier.step > 0
-        if (left or self.ended.is_set()) and not self._warned and self._varies:
-            self._warned = True
-            self._warn(call)
+        again = left or self.ended.is_set()
         batches = begin(0)
         self._earlier = batches.ledger
+        if again and not self._warned and self._varies:
+            batches.warn_at_first_step = partial(self._warn, call)
         return batches
 
     def _warn(self, call: str) -> None:
+        if self._warned:
+            return
+        self._warned = True
         streams = any(pipeline.whole.dataset.is_stream for pipeline in self._pipelines)
         warn_user(
             f"{call} starts at step 0 again, so it repeats the batches of the first pass in the same order; "

@@ -235,3 +235,16 @@ def test_stream_loses_no_row() -> None:
     batches = [np.asarray(batch["x"]) for batch in Dataloader(from_stream(live, lanes=4).map(dict), 8)]
     assert sorted(np.concatenate(batches)) == [*range(64)]
     assert opened.count(0) == 1
+
+
+def test_randomness_that_maps_leave_out_is_not_told() -> None:
+    class Rows:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, row: int) -> Any:
+            return {"x": np.int64(row), "read_at": np.float64(np.random.default_rng().random())}
+
+    assert loadax.from_source(Rows()).keep("x").spec["x"].dtype == np.int64
+    with pytest.warns(UserWarning, match="Rows gave other values"):
+        _ = loadax.from_source(Rows()).map(lambda row: row).spec

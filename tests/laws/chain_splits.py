@@ -94,6 +94,8 @@ def _one_more(random: Random, data: Dataset, story: list[str]) -> Dataset:
         return data
     verbs: dict[str, Callable[[], Dataset]] = {
         "shuffle": lambda: data.shuffle(seed),
+        "map": lambda: data.map(lambda row: row),
+        "map_batch": lambda: data.map_batch(lambda rows: rows),
         "shuffle again": lambda: data.shuffle(seed + 7),
         "shuffle blocks": lambda: data.shuffle(seed, block=number, window=2, lanes=2),
         "slice": lambda: data[number % 3 :: 1 + number % 2],

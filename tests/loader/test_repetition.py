@@ -147,7 +147,19 @@ def test_a_pass_by_iterate_counts() -> None:
     loader = RANDOM["one epoch"]()
     list(loader.iterate())
     with pytest.warns(UserWarning, match="starts at step 0 again"):
-        iter(loader).close()
+        next(iter(loader))
+
+
+def test_an_iterator_that_goes_on_from_a_state_does_not_warn() -> None:
+    loader = RANDOM["endless"]()
+    batches = iter(loader)
+    next(batches)
+    state = batches.get_state()
+    later = iter(loader)
+    later.set_state(state)
+    next(later)
+    with pytest.warns(UserWarning, match="starts at step 0 again"):
+        next(iter(loader))
 
 
 def test_warning_is_the_users_line_through_frames_of_this_package() -> None:

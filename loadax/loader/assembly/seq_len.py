@@ -34,8 +34,8 @@ def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> 
         full = _named(name, specs, structure) if name else _longest(length, given, specs, structure)
         if not full:
             raise ArgumentError(
-                f"seq_len={shown(given)}: leaf {name!r} has no entries to crop; name a leaf whose first dimension is the "
-                f"sequence, of {', '.join(structure.paths)}"
+                f"seq_len={shown(given)}: leaf {name!r} has no entries to crop; name a leaf whose first dimension "
+                f"is the sequence, of {', '.join(structure.paths)}"
             )
         if not 1 <= length <= full:
             which = f"leaf {name!r}" if name else "the longest leaf"
