@@ -488,3 +488,12 @@ def function_of_rows(case: Case) -> None:
             loader_of(function)
         stream = loadax.from_stream(lambda lane, lanes: function(), lanes=1)  # noqa: B023
         assert len(list(loader_of(stream).host_batches())) == 2
+
+
+@follows("keep at least one of each loader, or chain() the others without it")
+def skip_of_all_steps_of_a_loader(case: Case) -> None:
+    run = loadax.chain([loader_of(), loader_of()])
+    with case.refused(ArgumentError):
+        run.skip(range(8))
+    assert len(run.skip(range(7))) == 9
+    assert len(loadax.chain([loader_of()])) == 8

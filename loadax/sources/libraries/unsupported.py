@@ -47,6 +47,19 @@ def refuse_known(data: Any) -> None:
         others = f"loadax.{', '.join(FORMATS)}, or what another library makes of it: loadax.as_dataset(…)"
         raise ArgumentError(f"data={data!r} is a path; open it: {others if found is None else found.call(path)}")
     refuse_grain(data)
+    if any(base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ()) for base in type(data).__mro__):
+        raise ArgumentError(
+            f"the data is {type_text(data)} of Keras, each entry of which is a batch, not a row; hand over what it "
+            "makes batches of, or take them apart in memory: "
+            f"loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), {_BATCHES}))"
+        )
+    if comes_from(data, "anndata", "AnnData"):
+        is_sparse = hasattr(data.X, "toarray") or comes_from(data.X, "anndata.abc", "CSRDataset", "CSCDataset")
+        rows = "loadax.from_arrays(np.arange(data.n_obs)).map(lambda row: {'x': data.X[[row]].toarray()[0]})"
+        raise ArgumentError(
+            f"the data is {type_text(data)}, of which [row] is another table; hand over its arrays: "
+            f"{rows if is_sparse else _DENSE}"
+        )
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
             raise ArgumentError(

@@ -86,8 +86,9 @@ def merge_examples(entries: Iterable[Entry]) -> Entry:
     for index, fact in enumerate(facts):
         change = np.array([numbers[name] for name in fact["extensions"]], np.int32)
         columns["extensions"][index] = change[columns["extensions"][index]]
-        columns["firsts"][index] += members
-        columns["key_ends"][index] += keys
+        # Arrays of parts are read-only.
+        columns["firsts"][index] = columns["firsts"][index] + members
+        columns["key_ends"][index] = columns["key_ends"][index] + keys
         members += len(columns["begins"][index])
         keys += len(columns["keys"][index])
     columns["firsts"][:-1] = [firsts[:-1] for firsts in columns["firsts"][:-1]]
