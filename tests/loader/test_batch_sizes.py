@@ -176,7 +176,7 @@ def test_sizes_that_are_refused(given: Any, message: str) -> None:
         ({"x": np.arange(8)}, 3, "the longest leaf has 0 entries"),
         (TOKENS, {"token": 4}, "seq_len: there is no leaf 'token'; did you mean 'tokens'"),
         (TOKENS, {"tokens": 20}, "seq_len=20: leaf 'tokens' has 16 entries .*; pass 1 to 16"),
-        (TOKENS, {"weight": 4}, "leaf 'weight' has 0 entries"),
+        (TOKENS, {"weight": 4}, "leaf 'weight' has no entries to crop; name a leaf"),
         (TOKENS, {"tokens": {3: 4}}, r"seq_len\['tokens'\]={3: 4}: a schedule ascends from step 0"),
         (TOKENS, {"tokens": 4, 0: 4}, "pass lengths by step, {0: 512}, or by leaf, {'tokens': 512}"),
         (

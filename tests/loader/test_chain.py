@@ -410,7 +410,7 @@ def test_second_pass_warns_and_copies_are_chains(expected: list[Any]) -> None:
     run = pickle.loads(pickle.dumps(chain(loaders())))
     check(run, expected)
     with pytest.warns(UserWarning, match="repeats the batches of the first pass"):
-        iter(run).close()
+        next(iter(run))
 
 
 def test_accepted_where_a_loader_is() -> None:

@@ -279,7 +279,7 @@ def test_random_maps_are_warned_of_too() -> None:
     loader = Dataloader(from_arrays(TREE).map(lambda example, rng: example, rng=True), 16)
     list(loader)
     with pytest.warns(UserWarning, match="starts at step 0 again"):
-        iter(loader).close()
+        next(iter(loader))
 
 
 def test_lengths_and_words() -> None:

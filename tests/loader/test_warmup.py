@@ -119,7 +119,7 @@ def test_it_goes_on_as_any_iterator() -> None:
         assert_placed(next(batches), Oracle(TREE, loader.dataset.order, NONE, 16).batch(20))
         assert sum(1 for _ in batches) == len(loader) - 21
     with pytest.warns(UserWarning, match="starts at step 0 again"):
-        iter(loader).close()
+        next(iter(loader))
 
 
 def test_what_fails_is_said_when_the_batch_is_asked_for() -> None:

@@ -32,7 +32,7 @@ def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> 
     cropped: dict[int, int] = {}  # length by first dimension
     for name, length in lengths:
         full = _named(name, specs, structure) if name else _longest(length, given, specs, structure)
-        if not full:
+        if name and not full:
             raise ArgumentError(
                 f"seq_len={shown(given)}: leaf {name!r} has no entries to crop; name a leaf whose first dimension "
                 f"is the sequence, of {', '.join(structure.paths)}"

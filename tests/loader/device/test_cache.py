@@ -172,7 +172,8 @@ def test_runs_with_and_without_go_on_from_each_other() -> None:
         assert one.get_state() == other.get_state()
         with plain.iterate(other.get_state()) as on:
             np.testing.assert_array_equal(next(on)["label"], next(other)["label"])
-    for epoch in kept_loader.epochs():
+    again = Dataloader(data, 16, num_epochs=2, keep_on_device=True)
+    for epoch in again.epochs():
         assert [batch["label"].shape for batch in epoch] == [(16,)] * 4
 
 
