@@ -157,5 +157,6 @@ def _read(reader: Reader, visits: Visits) -> Tree:
     """Reads one part. Rows that may differ have the spec of the first one read, and not that of its first row."""
     if not reader.ragged or not len(visits.rows):
         return reader.read_visits(visits)
+    _ = reader.spec_of_part  # whose error has advice for parts
     examples = reader.examples(visits)
     return stack(examples, spec_of(examples[0]), visits.rows.tolist())

@@ -285,6 +285,7 @@ def make_pipeline(given: Any) -> BatchPipeline:
         dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, given.num_epochs), dataset.maps)
     epochs, remainder = given.num_epochs, given.remainder
     epochs = None if epochs is None else integer("num_epochs", epochs)
+    masking = masking_of(given.on_error)  # which makes the file of a record that is a quarantine too
     rows = quarantined_rows(given.quarantine, dataset.reader.num_rows)
     remember_unread(given.worker_type if given.remote is None else "process", given.num_workers, dataset.reader)
     plan: RunPlan | None = None
@@ -292,7 +293,6 @@ def make_pipeline(given: Any) -> BatchPipeline:
     if buckets:
         plan, datasets = bucketed(given, dataset, epochs, rows)
         sizes = plan.schedule
-    masking = masking_of(given.on_error)
     if masking is not None or len(rows):
         datasets = tuple((first, probe_readable(data, rows, masking is not None)) for first, data in datasets)
     dataset = datasets[0][1]

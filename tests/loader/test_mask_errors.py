@@ -382,7 +382,7 @@ def test_a_part_whose_first_row_is_bad_needs_a_spec(join: Callable[[Dataset, Dat
     rows = from_arrays({"x": np.arange(16)})
     with pytest.raises(ValueError, match="row 0 is broken") as raised:
         Dataloader(join(rows, rows.map(fails(bad={0}))), 8, on_error=LOOSE)
-    assert "in a part of mix, concat or zip, pass spec= to the maps" in "".join(raised.value.__notes__)
+    assert "if only some rows of this part fail, pass spec= to its maps" in "".join(raised.value.__notes__)
     loader = Dataloader(join(rows, rows.map(fails(bad={0}), spec={"x": np.int64(0)})), 8, on_error=LOOSE)
     assert sum(int(batch["mask"].sum()) for batch in loader) == len(loader.dataset) - 1
 
