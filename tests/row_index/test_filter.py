@@ -362,7 +362,9 @@ def test_places_that_can_not_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SourceError, match=r"index .*file/i/filter.json can't be (read|written): .*; pass another path"):
         data().filter(small, index=tmp_path / "file" / "i")
-    with pytest.raises(SourceError, match=r"index .* can't be written: .*; pass another path, delete this one, or free space"):
+    with pytest.raises(
+        SourceError, match=r"index .* can't be written: .*; pass another path, delete this one, or free space"
+    ):
         data().filter(small, index=Path("/proc/loadax/i"))
 
 
