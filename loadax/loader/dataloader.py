@@ -553,7 +553,7 @@ class Dataloader:
             >>> from loadax import Dataloader, mix
             >>> data = mix({"web": np.arange(100), "code": np.arange(50)}, weights=[3, 1])
             >>> Dataloader(data, 8).trace(2)[1]
-            Record(position=1, dataset='web', row=13, epoch=0, id=13, where=None, documents=None)
+            Record(position=1, dataset='code', row=4, epoch=0, id=104, where=None, documents=None)
         """
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
