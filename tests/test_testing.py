@@ -512,7 +512,7 @@ def adding(when: Callable[[], bool]) -> loadax.Dataset:
 
 def drifting() -> loadax.Dataset:
     calls = iter(range(10**6))
-    return loadax.from_arrays(TREE).map(lambda example: {**example, "y": next(calls)}, spec=SPEC)
+    return loadax.from_arrays(TREE).map(lambda example: {**example, "y": np.int32(next(calls))}, spec=SPEC)
 
 
 def on_a_worker() -> bool:
