@@ -104,7 +104,7 @@ def written(path: Path) -> Path:
 
 
 def random_parts(_: Path) -> BaseSource:
-    noisy = loadax.from_arrays(ROWS).map(lambda row, rng: row + rng.integers(0, 9, 6, dtype=np.int32), rng=True)
+    noisy = loadax.from_arrays(ROWS).map(lambda row, rng: row + rng.integers(0, 9, 6, dtype=np.int32), rng=True, seed=0)
     return loadax.concat([noisy, noisy[:3]]).source
 
 
