@@ -109,7 +109,9 @@ class Run(NamedTuple):
         if not self.mixed:
             return self.parts[""].dataset
         weights = {start: dict(zip(self.parts, each, strict=True)) for start, each in self.weights.items()}
-        return mix({name: part.dataset for name, part in self.parts.items()}, weights, self.seed, self.stop, self.by, version=1)
+        return mix(
+            {name: part.dataset for name, part in self.parts.items()}, weights, self.seed, self.stop, self.by, version=1
+        )
 
     def loader(self, **options: Any) -> Dataloader:
         options = {"num_workers": 0, "key_seed": KEY_SEED} | options

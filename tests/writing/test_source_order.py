@@ -83,9 +83,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
         lambda data: data.subset_per_epoch(range(draw(st.integers(0, len(data) - 1)), len(data))),
         lambda data: data[::-1],
         lambda data: data.repeat(2),
-        lambda data: data.subset_per_epoch(
-            draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=30))
-        ),
+        lambda data: data.subset_per_epoch(draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=30))),
         lambda data: data.map(noisy, rng=True),
         lambda data: data.shuffle(draw(st.integers(0, 9)), block=3, window=2, lanes=2),
     ]
