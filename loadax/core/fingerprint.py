@@ -405,7 +405,9 @@ def _module_named(name: str) -> types.ModuleType | None:
         return sys.modules.get(name) if is_own(name) else None
     with suppress(Exception):  # of the user's module
         main = sys.modules["__main__"]
-        if Path(file_of(name)).samefile(getattr(main, "__file__", None) or ""):
+        file = file_of(name)
+        script = getattr(main, "__file__", None)  # a notebook has none
+        if file and script and Path(file).samefile(script):
             return main  # the script never runs a second time
     with suppress(Exception):
         return importlib.import_module(name)
