@@ -113,12 +113,12 @@ def read_kept(path: str | os.PathLike[str], most: int, folder: int | None = None
         OSError: As `open_kept`, or when it has more than `most` bytes.
     """
     with os.fdopen(open_kept(path, folder=folder), "rb") as file:
-        check_size(file, most)
-        return file.read(most)
+        size = check_size(file, most)
+        return file.read(size)  # a buffer of that length is made first, so not of `most`
 
 
-def check_size(file: BinaryIO, most: int) -> None:
-    """Checks the size of an open file.
+def check_size(file: BinaryIO, most: int) -> int:
+    """Returns the size of an open file, in bytes.
 
     Raises:
         OSError: When it has more than `most` bytes.
@@ -126,6 +126,7 @@ def check_size(file: BinaryIO, most: int) -> None:
     size = os.fstat(file.fileno()).st_size
     if size > most:
         raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} is the most")
+    return size
 
 
 @contextmanager
