@@ -122,16 +122,35 @@ def open_engine(engine: Engine, name: str = "executor") -> Executor:
 
 def _check_main_script(executor: Executor, name: str) -> None:
     """Refuses a pool of spawned processes, which import the main script, if that is no file, such as `<stdin>`."""
-    context, main = getattr(executor, "_mp_context", None), sys.modules["__main__"]
-    script = getattr(main, "__file__", None)
-    is_spawned = context is not None and context.get_start_method() in ("spawn", "forkserver")
-    if not is_spawned or script is None or getattr(main, "__spec__", None) is not None or Path(script).exists():
+    script = _imported_script(executor)
+    if script is None or script.exists():
         return
     raise ArgumentError(
         f"{name}= is a pool of spawned processes, which import the main script, {script}, that is no file; save the "
         'script to a file, with the code that runs under `if __name__ == "__main__":`, or run it by python -c',
         argument=name,
     )
+
+
+def _runs_main_script(executor: Executor) -> bool:
+    """Whether processes of a pool import a main script that never asks for its name, and so run all of it."""
+    script = _imported_script(executor)
+    try:
+        return script is not None and "__name__" not in script.read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _imported_script(executor: Executor) -> Path | None:
+    """The main script that processes of a pool import when they start; None: they import no script."""
+    context = getattr(executor, "_mp_context", None)
+    if context is None or context.get_start_method() not in ("spawn", "forkserver"):
+        return None
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if script is None or getattr(main, "__spec__", None) is not None:
+        return None
+    return Path(script)
 
 
 def index_engine(value: Any, index: Any) -> Engine | None:
@@ -283,11 +302,18 @@ class TaskRun:
         self._losses += 1
         self._lost[number] += 1
         self._is_lossy = True
+        is_stillborn = is_broken and not self._finished
+        if is_stillborn and self._executor is not None and _runs_main_script(self._executor):
+            raise WorkerError(
+                f"the executor has lost task {number}, and finished none: {type(error).__name__}: {error}; each of its "
+                "processes runs the main script, which nothing in it prevents: put the code that runs there under "
+                '`if __name__ == "__main__":`'
+            ) from None
         if max(self._losses, self._lost[number]) > _TRIES:
             in_row = f"tasks {self._losses} times in a row, without finishing any, task {number} last"
             losses = in_row if self._losses > _TRIES else f"task {number} {self._lost[number]} times"
             what = f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers"
-            if is_broken and not self._finished:
+            if is_stillborn:
                 raise WorkerError(
                     f"{what}: no task was ever finished, so its processes may end when they start. Spawned ones import "
                     'the main script: put the code that runs there under `if __name__ == "__main__":`. Or they lack '

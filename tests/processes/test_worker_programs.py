@@ -202,7 +202,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from loadax import Dataloader, from_arrays
 
-pool = lambda: ProcessPoolExecutor(2, get_context("spawn"))
+pool = lambda: ProcessPoolExecutor(3, get_context("spawn"))
 data = from_arrays({"x": np.arange(400)})
 
 def good(row):
@@ -243,6 +243,12 @@ def test_pool_without_a_main_guard_is_told_in_a_few_lines(door: str, right: str,
     if way == "input":
         assert "which import the main script, <stdin>, that is no file; save the script to a file" in told[-1]
     elif door == "filter":
+        assert "WorkerError: the executor has lost task " in told[-1]
+        assert told[-1].endswith(
+            'nothing in it prevents: put the code that runs there under `if __name__ == "__main__":`'
+        )
+        # Nothing tells that this one has no guard.
+        told = run("print(__name__)\nif True:", way).stderr.splitlines()
         assert told[-1].startswith("loadax.errors.WorkerError: the executor has lost tasks 4 times in a row")
         assert 'under `if __name__ == "__main__":`. Or they lack memory' in told[-1]
     else:
