@@ -232,7 +232,7 @@ class LoaderChain:
         return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
 
     def __iter__(self) -> DataIterator:
-        return self._repetition.loop("iter(loader)", self.iterate)
+        return self._repetition.began("iter(loader)", self.iterate())
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -322,7 +322,10 @@ class LoaderChain:
         Args:
             start: Step or state to start from, see `Dataloader.epochs`.
         """
-        yield from epochs(self._repetition.loop("loader.epochs()", self.iterate, start), self._phases)
+        batches = self.iterate(start)
+        if start is None:
+            self._repetition.began("loader.epochs()", batches)
+        yield from epochs(batches, self._phases)
 
     def explain(self, steps: int = 8) -> str:
         """Text: what every host of the mesh will read, hold and drop, for each phase; see `Dataloader.explain`."""

@@ -471,7 +471,7 @@ class Dataloader:
         return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
-        return self._repetition.loop("iter(loader)", self.iterate)
+        return self._repetition.began("iter(loader)", self.iterate())
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -539,7 +539,10 @@ class Dataloader:
                 warning if a loop has begun there before, as of `iter(loader)`.
         """
         self._refuse_stream("epochs()")
-        yield from epochs(self._repetition.loop("loader.epochs()", self.iterate, start), self._phases)
+        batches = self.iterate(start)
+        if start is None:
+            self._repetition.began("loader.epochs()", batches)
+        yield from epochs(batches, self._phases)
 
     def trace(self, step: int, positions: Any = None) -> Trace:
         """The origin of a step's records: dataset, row, epoch and file. Reads no data.

@@ -1,9 +1,9 @@
 """Repetition: tells of loops that begin again at step 0, and so train on the same batches."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 from loadax.core.warn import warn_user
 from loadax.loader.iterator import DataIterator
@@ -30,19 +30,15 @@ class Repetition:
         self._warned = False
         self.ended = threading.Event()
 
-    def loop(self, call: str, begin: Callable[[Any], DataIterator], start: Any = None) -> DataIterator:
-        """The iterator of a loop. Warns if the run begins at step 0 once more, and is not in the order of the data.
+    def began(self, call: str, batches: DataIterator) -> DataIterator:
+        """Returns the iterator of a loop from step 0; it warns if the run begins there once more, in another order.
 
         Args:
-            call: The call that begins it.
-            begin: Function of a start that makes the iterator.
-            start: Step or state that the user has chosen. None: step 0, by default.
+            call: The call that began it.
+            batches: The iterator.
         """
-        if start is not None:
-            return begin(start)
         left = self._earlier is not None and self._earlier.step > 0
         again = left or self.ended.is_set()
-        batches = begin(0)
         self._earlier = batches.ledger
         if again and not self._warned and self._varies:
             batches.warn_at_first_step = partial(self._warn, call)
