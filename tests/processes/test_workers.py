@@ -280,7 +280,6 @@ def dispatched() -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (dispatched, r"map .*times .*can't be sent .*; make it picklable: .*; or use worker_type='thread'"),
         (
             lambda: from_source(maps.Unwilling(64)),
             (
@@ -305,6 +304,12 @@ def test_data_that_can_not_be_sent_is_named(make: Callable[[], Any], message: st
         iter(Dataloader(make(), 8, num_workers=1, worker_type="process")) as batches,
     ):
         next(batches)
+    wait_for_the_end()
+
+
+def test_a_dispatched_function_of_a_block_reaches_workers() -> None:
+    with iter(Dataloader(dispatched(), 8, num_workers=1, worker_type="process")) as batches:
+        assert next(batches).tolist() == list(range(0, 40, 5))
     wait_for_the_end()
 
 
