@@ -214,7 +214,8 @@ class ConcatenatedSource(BaseSource):
         if difference := structure.static_difference(its_structure):
             return f"{self._verb}: in {its_name} {difference} as in {name}; map them to one value first"
         if structure != its_structure:
-            return f"{self._verb}: {its_name} has the leaves {its_structure.paths}, {name} has {structure.paths}"
+            own, its = structure.paths, its_structure.paths
+            return f"{self._verb}: {its_name} has the leaves {its}, {name} has {own}; map them to one structure first"
         path, *unlike = next(leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
         own, its = (f"{spec.dtype}{list(spec.shape)}" for spec in unlike)
         return (
