@@ -177,7 +177,7 @@ SEARCHES = {
     "hang": ["guides/hosts/", "troubleshooting/"],
     "resume": ["start/tutorial/"],
     "deterministic": ["concepts/"],
-    "augment random key": ["examples/images/", "guides/orders/", "guides/device/"],
+    "augment random key": ["guides/random/", "examples/images/", "guides/orders/", "guides/device/"],
     "class imbalance": ["examples/images/", "guides/orders/"],
     "image folder": ["guides/images/"],
     "GIL": ["guides/speed/"],
