@@ -354,8 +354,8 @@ COSTS: dict[str, Cost] = {
     "step-of-parts": Cost(
         "a step of 256 rows over n parts", _step_of_parts, (1000, 3000, 10_000), (1000, 3000), 0.3, 2, steps=_RUN
     ),
-    "concat": Cost("`concat` of n parts", _concat, (100, 10_000, 100_000), (100, 300), 1.15, 1000, calls=160),
-    "mix": Cost("`mix` of n parts, and its length", _mix, (100, 1000, 10_000), (100, 300), 1.15, 300, calls=175),
+    "concat": Cost("`concat` of n parts", _concat, (100, 10_000, 100_000), (100, 300), 1.15, 1000, calls=175),
+    "mix": Cost("`mix` of n parts, and its length", _mix, (100, 1000, 10_000), (100, 300), 1.15, 300, calls=195),
     "weights": Cost("a schedule of n decimal weights", _weights, (10, 100, 1000), (), 1.15, 200),
     "rows-across-weights": Cost(
         "`rows(step)` where these weights change", _rows_across_weights, (100, 300, 1000), (), 0.3, 1, steps=3
