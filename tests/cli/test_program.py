@@ -45,9 +45,9 @@ def doze(row):
 def sleeping(): return rows().map(sleep)
 def dozing(): return rows()[:200].map(doze)
 def ignores():
-    Path("busy").touch()
     while True:
         try:
+            Path("busy").touch()
             time.sleep(10_000)
         except KeyboardInterrupt:
             Path("ignored").touch()
