@@ -300,7 +300,8 @@ def train(folder: Path, options: argparse.Namespace) -> bool:
         return True
 
     held_out = loadax.concat([packed_rows(folder / f"{name}-held-out.bin", options.seed) for name in library])
-    held_out = held_out.shuffle(options.seed)[:EVALUATED]
+    # A slice is refused, as it would share documents with the rest; nothing else reads the rest here.
+    held_out = held_out.shuffle(options.seed).subset_per_epoch(range(EVALUATED))
     evaluation = loadax.Dataloader(held_out, batch_size=BATCH, partition=STRETCHES)
     bits, count = np.sum([jax.device_get(evaluate(model, batch)) for batch in evaluation], axis=0)
     bigrams = bits_of_bigrams(library.values(), held_out)
