@@ -564,7 +564,7 @@ def pool():
     stopped = run(line)
     assert stopped.returncode == 1
     assert 'under `if __name__ == "__main__":`' in stopped.stderr
-    assert "WorkerError: the executor has lost tasks" in stopped.stderr
+    assert "WorkerError: the executor has lost task " in stopped.stderr
     guarded = run('if __name__ == "__main__":\n' + textwrap.indent(line, "    "))
     assert (guarded.stdout, guarded.returncode) == ("50\n", 0)
 
