@@ -6,6 +6,7 @@ the batch), `row` (record of the source).
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -22,6 +23,9 @@ Tree: TypeAlias = Any
 
 # A column box: `(start, stop)` for every dimension of a leaf after its first
 Columns: TypeAlias = tuple[tuple[int, int], ...]
+
+# An executor, or a function that makes one: a process pool whose worker has died can't be used again.
+Engine: TypeAlias = Executor | Callable[[], Executor]
 
 # `(start, stop)`
 Interval: TypeAlias = tuple[int, int]

@@ -20,16 +20,13 @@ from loadax.core.arguments import shown
 from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
+from loadax.protocols import Engine
 
 _TRIES = 3  # of a task, and of an engine that finishes none in between, beyond the first and those of the engine
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
 _RECENT = 1000  # tasks whose median is taken
 _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
-
-
-# An executor, or a function that makes one: a process pool whose worker has died can't be used again.
-Engine: TypeAlias = Executor | Callable[[], Executor]
 
 
 class Tasks(Protocol):

@@ -23,7 +23,6 @@ from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
 from loadax.core.leaf_names import path_of, value_at
 from loadax.core.replacements import missing_attribute, replacements
-from loadax.core.tasks import Engine
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.buckets import Buckets
@@ -50,7 +49,7 @@ from loadax.plan.batches import Remainder
 from loadax.plan.buckets import RunPlan
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import Skips, step_ranges
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Engine, Integers, Tree
 from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 

@@ -12,7 +12,7 @@ from loadax.core.arguments import choice, integer, number, shown
 from loadax.core.formatting import count_text
 from loadax.core.leaf_names import Path, path_of, unknown_leaf
 from loadax.core.spec import flatten_spec
-from loadax.core.tasks import Engine, checked_engine
+from loadax.core.tasks import checked_engine
 from loadax.core.tree import flatten
 from loadax.core.user_object import user_objects
 from loadax.dataset import Dataset
@@ -25,7 +25,7 @@ from loadax.plan.batches import Remainder
 from loadax.plan.mix import Mixed
 from loadax.plan.order import depth_first
 from loadax.plan.stream import StreamOrder
-from loadax.protocols import Integers, Tree
+from loadax.protocols import Engine, Integers, Tree
 from loadax.reader import Reader
 from loadax.sources.stream.source import streams_in
 

@@ -15,8 +15,9 @@ from loadax.core.distributed import this_process
 from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.log import log
 from loadax.core.spec import describe_spec, leaf_arrays
-from loadax.core.tasks import Engine, index_engine
+from loadax.core.tasks import index_engine
 from loadax.errors import ArgumentError, LeafError
+from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
 from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values

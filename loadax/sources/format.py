@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from loadax.core.tasks import Engine
+from loadax.protocols import Engine
 from loadax.sources.neighbours import is_companion
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
-from loadax.core.tasks import Engine, index_engine
+from loadax.core.tasks import index_engine
+from loadax.protocols import Engine
 from loadax.redaction import redact
 from loadax.sources.io.identity import digest_of, stat_identity
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder

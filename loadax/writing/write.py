@@ -13,9 +13,10 @@ from loadax.core.distributed import this_process
 from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
-from loadax.core.tasks import Engine, checked_engine
+from loadax.core.tasks import checked_engine
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.protocols import Engine
 from loadax.sources.base import BaseSource
 from loadax.sources.io.index_folder import differs
 from loadax.sources.passes.kept_pass import PassOptions, run_pass

@@ -12,11 +12,12 @@ from time import perf_counter
 from typing import Any, TypeAlias, final
 
 from loadax.core.log import log
-from loadax.core.tasks import Engine, open_engine
+from loadax.core.tasks import open_engine
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
 from loadax.loader.remote.workers import options_for, workers_of
+from loadax.protocols import Engine
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
 _SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tasks import Engine, Raised
+from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
@@ -23,6 +23,7 @@ from loadax.loader.remote.task import Filled, make_recipe
 from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
+from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.sources.passes.pickling import unpickle_answer
 from loadax.sources.passes.remote_errors import unwrap

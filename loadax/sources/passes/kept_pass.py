@@ -20,9 +20,10 @@ from loadax.core.distributed import this_process
 from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.progress import progress_bar
-from loadax.core.tasks import Engine, Raised, TaskRun
+from loadax.core.tasks import Raised, TaskRun
 from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LoadaxError, SourceError
+from loadax.protocols import Engine
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder, differs
 from loadax.sources.io.kept_files import delete_folder
 from loadax.sources.passes.parts import GONE, Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
