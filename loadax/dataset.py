@@ -24,41 +24,20 @@ from loadax.core.arguments import (
     shown,
     text,
 )
-from loadax.core.casting import fill_values
 from loadax.core.formatting import name_of
-from loadax.core.leaf_selection import selection
-from loadax.core.log import log
 from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
-from loadax.core.tasks import Engine
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
-from loadax.plan.block_shuffle import BlockShuffled
-from loadax.plan.flat_map import FlatMapped
-from loadax.plan.mix import Mixed
-from loadax.plan.order import check_fixed_rows, depth, depth_first
-from loadax.plan.pack import PACK_VERSION, Long, Method
-from loadax.plan.repeat import Repeated
+from loadax.plan.order import check_fixed_rows, check_streams, depth, depth_first, has_stream
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.plan.slice import Sliced
-from loadax.plan.split import (
-    SPLITS,
-    checked_fraction,
-    counts_of,
-    given_counts,
-    split as split_order,
-    split_counts,
-    split_runs,
-)
-from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, check_streams, has_stream
-from loadax.plan.zip import zip_orders
-from loadax.protocols import ArraySpec, Order, Tree, Visits
+from loadax.protocols import ArraySpec, Engine, Order, Tree, Visits
 from loadax.reader import DISTINCT, Reader, readers_of_parts
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
-from loadax.sources.checks import check_rows, chunk_rows, keep_selected
+from loadax.sources.checks import check_rows, chunk_rows
 from loadax.sources.libraries.grain_transforms import (
     FilterTransform,
     MapTransform,
@@ -67,7 +46,7 @@ from loadax.sources.libraries.grain_transforms import (
     map_function,
     refuse_transform,
 )
-from loadax.transforms import DEFAULT_SEED, BatchMap, Map, Pad, Transform, checked_function, checked_seed, padding
+from loadax.transforms import DEFAULT_SEED, BatchMap, Map, Transform, checked_function, checked_seed
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
@@ -150,7 +129,7 @@ class Dataset:
         return redact(f"Dataset({self._length_text()} rows of {self.source!r}{shown})")
 
     def _length_text(self) -> str:
-        if self._by_step:
+        if self.order.by_step:
             return "step-scheduled"
         return "endless" if self.order.size >= MOST_POSITIONS else str(len(self))
 
@@ -162,7 +141,7 @@ class Dataset:
         """The source with the maps. `reader.spec` is the spec of one example."""
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has rows, but no length yet.
-        some = self._by_step or self.order.size
+        some = self.order.by_step or self.order.size
         return Reader(self.source, self.maps, self.order.visits(zero, zero) if some else None)
 
     def probed_at(self, visits: Visits | None) -> "Dataset":
@@ -170,10 +149,6 @@ class Dataset:
         made = copy.copy(self)
         vars(made)["reader"] = replace(self.reader, first=visits)
         return made
-
-    @property
-    def _by_step(self) -> bool:
-        return isinstance(self.order, Mixed) and self.order.by_step
 
     @cached_property
     def is_stream(self) -> bool:
@@ -212,6 +187,8 @@ class Dataset:
         have the order of `ds`, and in each later epoch an order of their own.
         """
         if isinstance(index, slice):
+            from loadax.plan.slice import Sliced
+
             chosen = range(*index.indices(len(self)))
             return self._part(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
         if isinstance(index, list | range) or dimensions(index):
@@ -250,7 +227,7 @@ class Dataset:
                 costs.
         """
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
-        if any(isinstance(below, Mixed) for below in depth_first(self.order)):
+        if any(below.mixes for below in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() after mix() would break its proportions; call it before: mix({name: ds.shuffle(seed)}, …)"
             )
@@ -260,6 +237,8 @@ class Dataset:
                 raise ArgumentError(f"{which} needs block=, the number of rows of a block; pass block= as well")
             self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
+        from loadax.plan.block_shuffle import BlockShuffled
+
         chunk = chunk_rows(self.source) if isinstance(block, str) or window is None else None
         if isinstance(block, str):
             choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
@@ -445,8 +424,8 @@ class Dataset:
         self,
         seq_len: int | Mapping[Any, int],
         *,
-        method: Method = "split",
-        long: Long = "error",
+        method: Literal["split", "best_fit", "first_fit"] = "split",
+        long: Literal["error", "cut", "drop"] = "error",
         window: int | None = None,
         align: int = 1,
         most_documents: int | None = None,
@@ -565,11 +544,14 @@ class Dataset:
             >>> row["nodes"].shape, row["senders"].tolist(), row["receivers"].tolist()
             ((5, 3), [0, 2, 0, 0], [1, 3, 0, 0])
         """
+        from loadax.core.casting import fill_values
         from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
         from loadax.packing.pack_stream import pack_stream
         from loadax.packing.rows import Filling
+        from loadax.plan.pack import PACK_VERSION
+        from loadax.plan.stream import StreamOrder, lane_verbs
         from loadax.row_index.build import scan_options
 
         optional_flag("progress", progress)
@@ -583,7 +565,8 @@ class Dataset:
             refuse_given(why, index=index, key=key, executor=executor)
             options = options if window is not None else options._replace(window=0)
             stream, verb = pack_stream(self.reader, options, filling)
-            return Dataset(stream, StreamOrder(stream.lanes, (*self._lane_verbs, verb)))
+            verbs = lane_verbs(self.verbs, self._described)
+            return Dataset(stream, StreamOrder(stream.lanes, (*verbs, verb)))
         check_documents(self.reader, self.order)
         index_key(key, index, "the maps before pack() change")
         scan = scan_options(index, None, executor, progress, key)
@@ -628,6 +611,7 @@ class Dataset:
             (16, 16)
         """
         from loadax.composition.dataset_lanes import DatasetLanes
+        from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, lane_verbs
         from loadax.sources.stream.source import Origin, StreamSource
 
         self._check_random_access("to_stream()", "leave it out, since this is a stream already")
@@ -639,7 +623,7 @@ class Dataset:
         origin = Origin(repr(self.source), "to_stream(lanes=…)")
         source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, origin, below)
         verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
-        return Dataset(source, StreamOrder(lanes, (*self._lane_verbs, verb)))
+        return Dataset(source, StreamOrder(lanes, (*lane_verbs(self.verbs, self._described), verb)))
 
     def cache(
         self,
@@ -692,6 +676,7 @@ class Dataset:
             (array([116, 111,  32,  98, 101], dtype=uint8), 4)
         """
         from loadax.core.fingerprint import unrecognised
+        from loadax.core.log import log
         from loadax.sources.io.path_overlap import check_elsewhere
         from loadax.writing.rows import Written
         from loadax.writing.write import open_kept, open_written, write_zarr
@@ -752,6 +737,8 @@ class Dataset:
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
         """Concatenates `times` epochs of this dataset into one, each in its own order."""
+        from loadax.plan.repeat import Repeated
+
         remedy = "an int; to repeat endlessly, pass num_epochs=None to the Dataloader" if times is None else None
         times = integer("times", times, 1, remedy=remedy)
         if times > 1 and len(self) * times > MOST_POSITIONS:
@@ -839,6 +826,15 @@ class Dataset:
             >>> past.windows(24)[0].shape
             (24,)
         """
+        from loadax.plan.split import (
+            SPLITS,
+            checked_fraction,
+            counts_of,
+            split as split_order,
+            split_counts,
+            split_runs,
+        )
+
         self._check_random_access("split()")
         seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
         verb, shared = f"split({shown(fraction)})", flag("allow_shared_rows", allow_shared_rows)
@@ -1011,6 +1007,7 @@ class Dataset:
             >>> last.read(range(len(last)))["patient"].tolist()
             [2, 2, 2, 3, 3, 3]
         """
+        from loadax.plan.split import SPLITS, checked_fraction, given_counts
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
@@ -1194,6 +1191,7 @@ class Dataset:
             )
             raise ArgumentError(f"{what} makes of every row, or counts, how many of each row")
         from loadax.composition.flat_map import FanOut, FlatMapSource
+        from loadax.plan.flat_map import FlatMapped
         from loadax.row_index.build import scan_options
         from loadax.row_index.integers import flat_map_counts
 
@@ -1317,6 +1315,8 @@ class Dataset:
             >>> left.read([0, 1]).tolist()
             [[0, 0, 1, 2], [1, 2, 3, 4]]
         """
+        from loadax.padding import Pad, padding
+
         left = choice("side", side, ("left", "right")) == "left"
         pad = Pad(padding(lengths, value, truncate), left, flag("add_lengths", add_lengths))
         padded = None if self.maps else self.source.padded(pad)
@@ -1391,8 +1391,11 @@ class Dataset:
         return self._select_leaves("drop", names)
 
     def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> "Dataset":
-        selected, source = selection(verb, names, argument), self.source
-        kept = None
+        from loadax.core.leaf_selection import selection
+        from loadax.sources.selection import keep_selected
+
+        selected = selection(verb, names, argument)
+        source, kept = self.source, None
         if not (self.maps or self.is_stream):
             structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]
             kept = None if structure is None else keep_selected(source, structure, selected)
@@ -1419,14 +1422,13 @@ class Dataset:
             raise StreamError(verb, *remedy)
 
     @property
-    def _lane_verbs(self) -> tuple[LaneVerb, ...]:
-        """The verbs and maps as verbs of the lanes of a stream."""
-        described = [*self.order.describe(), *(transform.describe() for transform in self.maps)]
-        return tuple(LaneVerb(text, facts) for text, facts in zip(self.verbs, described, strict=True))
+    def _described(self) -> list[Any]:
+        """Each of `verbs` as JSON."""
+        return [*self.order.describe(), *(transform.describe() for transform in self.maps)]
 
     def _window_remedy(self, length: Any) -> str:
         *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
-        if isinstance(order, Mixed):
+        if order.mixes:
             return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
         drawn = {verb[0] for below in depth_first(self.order) for verb in below.describe()} & _DRAWN
         if drawn:  # windows before it would share rows
@@ -1472,6 +1474,7 @@ def zipped(parts: Sequence[Dataset], structure: Structure, version: int) -> Data
         version: Version of `zip`.
     """
     from loadax.composition.zip import ZipPart, ZippedSource
+    from loadax.plan.zip import zip_orders
 
     if any(part.is_stream for part in parts):
         raise StreamError("zip()")

@@ -214,6 +214,18 @@ class Order(Protocol):
         """Whether an epoch may visit a row several times."""
 
     @property
+    def mixes(self) -> bool:
+        """Whether this verb mixes its parts in proportions, which a shuffle of it would break."""
+
+    @property
+    def by_step(self) -> bool:
+        """Whether this is a mixture that is scheduled by step, whose size depends on the batch size."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether this is the order of a stream's lanes, which has no end and no random access."""
+
+    @property
     def changing_rows(self) -> str | None:
         """Text: why row i is another record in every epoch, and what to do about it; None: it is the same record."""
 

@@ -15,7 +15,6 @@ import numpy as np
 from loadax.core.arguments import integer
 from loadax.core.first_row import RowReading, Stage, compare
 from loadax.core.formatting import name_of, rows_text
-from loadax.core.leaf_selection import LeafSelection, select_leaves, select_of_rows
 from loadax.core.spec import (
     RowNames,
     as_array,
@@ -36,7 +35,7 @@ from loadax.core.user_object import RAISED, blame, user_objects
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Child, Traits, map_bottom, walk
-from loadax.transforms import BatchMap, Map, Pad, Stream, Transform
+from loadax.transforms import BatchMap, Map, Padder, Selector, Stream, Transform
 
 _Read = TypeVar("_Read")
 
@@ -86,8 +85,8 @@ class Reader:
         """The specs, and the number of rows read to infer them."""
         known = [normalise_spec(self.source.spec), *(transform.spec for transform in self.maps)]
         for index, transform in enumerate(self.maps):
-            if isinstance(transform, LeafSelection) and known[index] is not None:
-                known[index + 1] = select_leaves(transform, known[index])
+            if transform.kind == "select" and known[index] is not None:
+                known[index + 1] = transform.of_tree(known[index])
         probed = int(None in known)
         if probed:
             try:
@@ -97,7 +96,7 @@ class Reader:
                     error.add_note(_PROBED)
                 raise
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
-            if transform.elementwise and isinstance(transform, BatchMap):
+            if transform.kind == "map_batch" and transform.elementwise:
                 _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
 
@@ -176,22 +175,21 @@ class Reader:
         if not self.maps:
             return traits
         return Traits(
-            reads_examples=isinstance(self._last, Map | Pad) if self._last else traits.reads_examples,
+            reads_examples=self._last.kind != "map_batch" if self._last else traits.reads_examples,
             owns_memory=self._last is not None or traits.owns_memory,
             concurrent_reads=traits.concurrent_reads,
             random=traits.random or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
             num_maps=traits.num_maps + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
             runs_python=self._last is not None or traits.runs_python,
-            attributes=traits.attributes if all(isinstance(transform, Pad) for transform in self.maps) else {},
+            attributes=traits.attributes if all(transform.kind == "pad" for transform in self.maps) else {},
             shared_by=traits.shared_by,
         )
 
     @property
-    def _last(self) -> Map | BatchMap | Pad | None:
+    def _last(self) -> Map | BatchMap | Padder | None:
         """The last map that makes the values of leaves; None: they are those of the source."""
-        making = (transform for transform in reversed(self.maps) if not isinstance(transform, LeafSelection))
-        return next(making, None)
+        return next((transform for transform in reversed(self.maps) if transform.kind != "select"), None)
 
     @property
     def origins(self) -> list[int]:
@@ -199,8 +197,8 @@ class Reader:
         specs, structure = self._source_spec
         tree = structure.build(range(len(specs)))
         for transform in self.maps:
-            if isinstance(transform, LeafSelection):
-                tree = select_leaves(transform, tree)
+            if transform.kind == "select":
+                tree = transform.of_tree(tree)
         return flatten(tree)[0]
 
     @property
@@ -300,8 +298,8 @@ class Reader:
         """Applies the maps, all elementwise, to some columns of every leaf of the source."""
         batch = self._source_spec[1].build(columns)
         for transform, spec in zip(self.maps, self.specs[1:], strict=True):
-            if isinstance(transform, LeafSelection):
-                batch = select_leaves(transform, batch)
+            if transform.kind == "select":
+                batch = transform.of_tree(batch)
                 continue
             assert isinstance(transform, BatchMap)
             shapes, name = [leaf.shape for leaf in flatten(batch)[0]], name_of(transform.function)
@@ -338,14 +336,14 @@ class Reader:
         if not isinstance(read, Examples):
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
-            if isinstance(transform, LeafSelection):
+            if transform.kind == "select":
                 read = _selected(transform, read, visits)
                 continue
-            if isinstance(transform, BatchMap):
+            if transform.kind == "map_batch":
                 batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
                 read = transform(batch, visits, self.specs[index + 1])
                 continue
-            if isinstance(transform, Pad):
+            if transform.kind == "pad":
                 given = read.items if isinstance(read, Examples) else split_rows(read, len(visits.rows))
                 if self._stacks(index, stacked):
                     read = transform(given, visits, self.specs[index + 1])
@@ -479,16 +477,16 @@ class Reader:
                 specs.append(stated)
                 continue
             # Call each map once: its result gives the spec and is the input of the next map.
-            if isinstance(transform, BatchMap):
+            if transform.kind == "map_batch":
                 batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
                 result = reading.call([transform.calls], transform.raw, batch, first)
                 specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
                 read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
-            elif isinstance(transform, LeafSelection):
+            elif transform.kind == "select":
                 read, infer = _selected(transform, read, first), spec_of if self._stacks(index) else spec_or_object
                 one_by_one = isinstance(read, Examples)
-                specs.append(infer(read.items[0]) if one_by_one else select_leaves(transform, specs[index]))
-            elif isinstance(transform, Pad):
+                specs.append(infer(read.items[0]) if one_by_one else transform.of_tree(specs[index]))
+            elif transform.kind == "pad":
                 example = _single_example(read)
                 if needs_entries and transform.pads_empty_list(example):
                     raise EmptyListError
@@ -592,11 +590,11 @@ def _other_streams(maps: Sequence[Transform], change: Callable[[Stream], Stream]
     )
 
 
-def _selected(transform: LeafSelection, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+def _selected(transform: Selector, read: Tree | Examples, visits: Visits) -> Tree | Examples:
     """Rows or a batch with the selected leaves."""
     if isinstance(read, Examples):
-        return Examples(select_of_rows(transform, read.items, visits.rows.tolist()))
-    return select_leaves(transform, read)
+        return Examples(transform.of_rows(read.items, visits.rows.tolist()))
+    return transform.of_tree(read)
 
 
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:

@@ -6,7 +6,7 @@ A name is a leaf's keys joined by dots, or that of a subtree, which stands for a
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 from loadax.core.arguments import entries, shown
 from loadax.core.leaf_names import Path, unknown_leaf
@@ -27,6 +27,7 @@ class LeafSelection:
 
     verb: Literal["rename", "keep", "drop"]
     names: dict[str, str]
+    kind: ClassVar[Literal["select"]] = "select"
     spec = None
     rng = with_index = with_epoch = False
     elementwise = True
@@ -39,6 +40,45 @@ class LeafSelection:
 
     def describe(self) -> list[Any]:
         return [self.verb, self.names] if self.verb == "rename" else [self.verb, *self.names]
+
+    def of_tree(self, tree: Tree) -> dict[Any, Any]:
+        """The selected leaves of a tree, in nested dicts. Subtrees without a selected name stay as they are.
+
+        Raises:
+            ArgumentError: When the tree lacks a name, two leaves get one name, or no leaf is left; lists the names.
+        """
+        named: set[str] = set()
+        both = {*self.names, *self.names.values()}
+        deeper = {name[:end] for name in both for end, letter in enumerate(name) if letter == "."}
+        found = list(_selected(self, deeper, tree, (), None if self.verb == "keep" else (), named))
+        if len(named) < len(self.names) or not found:
+            raise _missing(self, named, flatten(tree)[1].names)
+        paths = sorted(tuple(map(str, path)) for path, _ in found) if self.verb == "rename" else []
+        for path, following in pairwise(paths):
+            if following[: len(path)] == path:
+                name = ".".join(path)
+                raise ArgumentError(f"{self}: two leaves would be called {name!r}; rename or drop one of them first")
+        result: dict[Any, Any] = {}
+        for path, value in found:
+            node = result
+            for key in path[:-1]:
+                node = node.setdefault(key, {})
+            node[path[-1]] = value
+        return result
+
+    def of_rows(self, examples: Sequence[Tree], rows: Sequence[int]) -> list[Tree]:
+        """The selected leaves of each example.
+
+        Raises:
+            LeafError: When a name is missing, or given twice, or no leaf is left; names the row.
+        """
+        results = []
+        for row, example in zip(rows, examples, strict=True):
+            try:
+                results.append(self.of_tree(example))
+            except ArgumentError as error:
+                raise LeafError(f"row {row}: {error}") from None
+        return results
 
 
 def selection(verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> LeafSelection:
@@ -60,47 +100,6 @@ def selection(verb: Literal["rename", "keep", "drop"], names: Any, argument: str
     if not given or not all(isinstance(name, str) for name in (*given, *given.values())):
         raise ArgumentError(f"{argument}={shown(names)}: pass {remedy}", argument=argument)
     return LeafSelection(verb, dict(sorted(given.items())))
-
-
-def select_leaves(selected: LeafSelection, tree: Tree) -> dict[Any, Any]:
-    """The leaves of a tree that a selection has, in nested dicts. Subtrees without a selected name stay as they are.
-
-    Raises:
-        ArgumentError: When the tree lacks a name, two leaves get one name, or no leaf is left; lists the names.
-    """
-    named: set[str] = set()
-    both = {*selected.names, *selected.names.values()}
-    deeper = {name[:end] for name in both for end, letter in enumerate(name) if letter == "."}
-    found = list(_selected(selected, deeper, tree, (), None if selected.verb == "keep" else (), named))
-    if len(named) < len(selected.names) or not found:
-        raise _missing(selected, named, flatten(tree)[1].names)
-    paths = sorted(tuple(map(str, path)) for path, _ in found) if selected.verb == "rename" else []
-    for path, following in pairwise(paths):
-        if following[: len(path)] == path:
-            name = ".".join(path)
-            raise ArgumentError(f"{selected}: two leaves would be called {name!r}; rename or drop one of them first")
-    result: dict[Any, Any] = {}
-    for path, value in found:
-        node = result
-        for key in path[:-1]:
-            node = node.setdefault(key, {})
-        node[path[-1]] = value
-    return result
-
-
-def select_of_rows(selected: LeafSelection, examples: Sequence[Tree], rows: Sequence[int]) -> list[Tree]:
-    """Selects leaves of each example.
-
-    Raises:
-        LeafError: When a name is missing, or given twice, or no leaf is left; names the row.
-    """
-    results = []
-    for row, example in zip(rows, examples, strict=True):
-        try:
-            results.append(select_leaves(selected, example))
-        except ArgumentError as error:
-            raise LeafError(f"row {row}: {error}") from None
-    return results
 
 
 def _selected(

@@ -13,6 +13,7 @@ from loadax.core.leaf_names import path_of, value_at
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError
 from loadax.loader.padded_leaves import padded_leaves
+from loadax.padding import Pad
 from loadax.plan.buckets import Bucketed, BucketPlan, datasets_of, split
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import depth_first
@@ -23,7 +24,7 @@ from loadax.row_index.build import Question, answers, scan_options
 from loadax.row_index.integers import check_integers
 from loadax.row_index.scan import Run
 from loadax.sources.io.index_folder import digest_values
-from loadax.transforms import Pad, Padding
+from loadax.transforms import Padding
 
 _SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from loadax import seeds
 from loadax.errors import ArgumentError
-from loadax.plan.mix import Mixed
 from loadax.plan.order import VerbOrder, check_fixed_rows, depth_first
 from loadax.plan.sample import Sampled
 from loadax.plan.select import Selected
@@ -158,7 +157,7 @@ def _check(part: Sliced | Selected) -> None:
     """Checks that parts of an order are disjoint, and that any order of their rows is read efficiently."""
     order, verb = part.parent, part_name(part)
     below = depth_first(order)
-    if any(isinstance(each, Mixed) for each in below):
+    if any(each.mixes for each in below):
         raise ArgumentError(
             f"{verb} behind mix() would have other rows in every epoch, so that two parts share rows; take a part of "
             f"each dataset before mix(): mix({{name: ds[:n], …}}, weights); or, {other_rows(part)}"

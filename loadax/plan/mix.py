@@ -173,6 +173,7 @@ class Mixed(OrderOfParts):
     by_step: bool = False
     version: int = 1
     varies = True
+    mixes = True
 
     @property
     def repeats(self) -> bool:

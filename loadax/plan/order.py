@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loadax.errors import ArgumentError
+from loadax.errors import ArgumentError, StreamError
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
 
 _SHOWN_PARTS = 8
@@ -22,6 +22,9 @@ class BaseOrder:
     """What orders are like that neither shuffle nor mix: position p is row p. Each order replaces what it changes."""
 
     size: Any
+    mixes = False
+    by_step = False
+    is_stream = False
 
     @property
     def varies(self) -> bool:
@@ -122,6 +125,21 @@ def check_fixed_rows(order: Order, verb: str, remedy: str | None = None) -> None
     if reasons:  # the innermost one causes those around it
         after = f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
         raise ArgumentError(f"{verb} needs the same rows in every epoch, but {reasons[-1]}, {remedy or after}")
+
+
+def has_stream(order: Order) -> bool:
+    """Whether rows of an order come from a stream."""
+    return any(below.is_stream for below in depth_first(order))
+
+
+def check_streams(order: Order) -> None:
+    """Checks that streams are only mixed: other verbs need random access.
+
+    Raises:
+        StreamError: When a verb rearranges a stream; names it.
+    """
+    if not (order.is_stream or order.mixes) and has_stream(order):
+        raise StreamError(order.text()[-1])
 
 
 def no_hits() -> Hits:

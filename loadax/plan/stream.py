@@ -4,6 +4,7 @@ Row r of a stream is row r // lanes of lane r % lanes. So the number of rows tha
 quotient: the state of a stream is a position, and whatever each lane's own iterator needs to continue.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -13,7 +14,7 @@ import numpy as np
 from loadax.errors import StreamError
 from loadax.plan.lanes import lane_places
 from loadax.plan.mix import ENDLESS, Mixed
-from loadax.plan.order import BaseOrder, depth_first, no_hits
+from loadax.plan.order import BaseOrder, no_hits
 from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order
 
 # Version of this order, in saved states
@@ -32,6 +33,16 @@ class LaneVerb(NamedTuple):
     described: Any
 
 
+def lane_verbs(texts: Sequence[str], described: Sequence[Any]) -> tuple[LaneVerb, ...]:
+    """Verbs of a dataset as verbs of the lanes of a stream.
+
+    Args:
+        texts: The verbs as text.
+        described: Everything that determines the rows of each, as JSON.
+    """
+    return tuple(LaneVerb(text, facts) for text, facts in zip(texts, described, strict=True))
+
+
 @final
 @dataclass(frozen=True)
 class StreamOrder(BaseOrder):
@@ -45,6 +56,7 @@ class StreamOrder(BaseOrder):
     lanes: int
     verbs: tuple[LaneVerb, ...] = ()
     size = ENDLESS
+    is_stream = True
     parts = ()
     parent = None
 
@@ -66,21 +78,6 @@ class StreamOrder(BaseOrder):
     @cached_property
     def _assignment(self) -> LaneAssignment:
         return LaneAssignment(0, lane_places(self.lanes))
-
-
-def has_stream(order: Order) -> bool:
-    """Whether rows of an order come from a stream."""
-    return any(isinstance(below, StreamOrder) for below in depth_first(order))
-
-
-def check_streams(order: Order) -> None:
-    """Checks that streams are only mixed: other verbs need random access.
-
-    Raises:
-        StreamError: When a verb rearranges a stream; names it.
-    """
-    if not isinstance(order, StreamOrder | Mixed) and has_stream(order):
-        raise StreamError(order.text()[-1])
 
 
 def rows_before(order: Order, epoch: int, position: int) -> list[Integers]:

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from loadax.core.formatting import size_text
-from loadax.core.leaf_selection import LeafSelection, select_leaves
 from loadax.core.spec import all_columns, flatten_spec
-from loadax.core.tree import Structure, flatten
+from loadax.core.tree import flatten
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import Integers, Tree
 from loadax.sources.base import BaseSource
@@ -114,25 +113,3 @@ def chunk_rows(source: BaseSource) -> int | None:
         return min(starts.step, len(source))
     sizes, counts = np.unique(np.diff(starts, append=len(source)), return_counts=True)
     return int(sizes[np.argmax(counts)])
-
-
-def keep_selected(source: BaseSource, structure: Structure, selection: LeafSelection) -> BaseSource | None:
-    """The source with selected leaves alone; None: it can't keep some of its leaves.
-
-    Args:
-        source: The source.
-        structure: Structure of a row.
-        selection: The leaves.
-
-    Raises:
-        ArgumentError: When a leaf does not exist, two get one name, or none is left.
-    """
-    names, known = structure.names, source.traits.attributes
-    chosen = select_leaves(selection, structure.build(range(len(names))))
-    kept = source.keep_leaves(chosen)
-    if kept is not None:
-        indices, after = flatten(chosen)
-        origins = zip(after.names, (names[index] for index in indices), strict=True)
-        kept.traits = kept.traits._replace(attributes={new: known[name] for new, name in origins if name in known})
-        kept.described = [*source.describe(), selection.describe()]
-    return kept

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.casting import check_cast
-from loadax.core.leaf_selection import LeafSelection
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
@@ -245,7 +244,7 @@ class Assembler:
                 view.deliver(index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype))
         elif not self._by_columns:
             self._by_rows(view, clock)
-        elif any(not isinstance(transform, LeafSelection) for transform in self._reader.maps):
+        elif any(transform.kind != "select" for transform in self._reader.maps):
             self._mapped_columns(view, clock)
         else:
             self._plain_columns(view, clock)
