@@ -8,14 +8,10 @@ from typing import Any, Literal
 from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
 from loadax.core.replacements import explain_arguments
-from loadax.core.tasks import Engine
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
-from loadax.protocols import Tree
-from loadax.sources.adapt import ObjectSource, UserSource, as_source
-from loadax.sources.format import RecordOptions
-from loadax.sources.formats import open_files
+from loadax.protocols import Engine, Tree
 
 
 def _takes_one_tree(function: Callable[[Tree], Dataset]) -> Callable[[Tree], Dataset]:
@@ -60,7 +56,7 @@ def from_arrays(tree: Tree) -> Dataset:
         >>> len(from_arrays({"image": np.zeros((10, 8, 8), np.uint8), "label": np.arange(10)}))
         10
     """
-    from loadax.sources.libraries.supported import open_tree
+    from loadax.sources.libraries.array_tree import open_tree
 
     try:
         return Dataset(open_tree(tree))
@@ -101,7 +97,10 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
         >>> from_array_record(path, dtype="uint8").pad(4, truncate=True)[0]
         {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
     """
-    return Dataset(open_files("from_array_record", paths, dtype=dtype))
+    from loadax.sources.array_record.format import FORMAT
+    from loadax.sources.opening import open_files
+
+    return Dataset(open_files(FORMAT, paths, dtype=dtype))
 
 
 def from_arrow(
@@ -194,7 +193,10 @@ def from_csv(
         >>> from_csv(path)[1]
         {'length': np.float64(4.0), 'species': 'virginica'}
     """
-    return Dataset(open_files("from_csv", paths, columns, dtypes, nulls, classes, delimiter, quote))
+    from loadax.sources.opening import open_files
+    from loadax.sources.tables.text.format import CSV
+
+    return Dataset(open_files(CSV, paths, columns, dtypes, nulls, classes, delimiter, quote))
 
 
 def from_jsonl(
@@ -246,8 +248,12 @@ def from_jsonl(
         >>> from_jsonl(path, dtypes={"tokens": "uint16"}).pack(4)[0]["tokens"]
         array([1, 2, 3, 4], dtype=uint16)
     """
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+    from loadax.sources.tables.text.format import JSONL
+
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files("from_jsonl", paths, options, columns, dtypes, nulls, classes))
+    return Dataset(open_files(JSONL, paths, options, columns, dtypes, nulls, classes))
 
 
 def from_grain(
@@ -400,7 +406,10 @@ def from_images(
         >>> animals[1]["image"].shape, animals.source.classes[animals[1]["label"]]
         ((32, 32, 3), 'dog')
     """
-    return Dataset(open_files("from_images", folder, size, fit=fit, quality=quality, damaged=damaged))
+    from loadax.sources.images.format import FORMAT
+    from loadax.sources.opening import open_files
+
+    return Dataset(open_files(FORMAT, folder, size, fit=fit, quality=quality, damaged=damaged))
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -416,7 +425,10 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     Raises:
         SourceError: If a file is missing, truncated, or not a numeric array. Names it.
     """
-    return Dataset(open_files("from_npy", path, cache, cache_bytes))
+    from loadax.sources.npy.format import FORMAT
+    from loadax.sources.opening import open_files
+
+    return Dataset(open_files(FORMAT, path, cache, cache_bytes))
 
 
 def from_tokens(
@@ -467,7 +479,10 @@ def from_tokens(
         ...     len(data), data[1]["tokens"].tolist()
         (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
     """
-    return Dataset(open_files("from_tokens", path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
+    from loadax.sources.opening import open_files
+    from loadax.sources.tokens.format import FORMAT
+
+    return Dataset(open_files(FORMAT, path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
 
 
 def from_documents(
@@ -552,8 +567,12 @@ def from_tfrecord(
         >>> from_tfrecord(path)[2]
         b'three'
     """
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+    from loadax.sources.shards.format import TFRECORD
+
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files("from_tfrecord", paths, options, features))
+    return Dataset(open_files(TFRECORD, paths, options, features))
 
 
 def from_webdataset(
@@ -617,8 +636,12 @@ def from_webdataset(
         >>> from_webdataset(path, columns="cls", decode=True)[1]
         {'cls': np.int32(5)}
     """
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+    from loadax.sources.shards.format import WEBDATASET
+
     images, options = (size, fit, quality, damaged), RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files("from_webdataset", paths, options, columns, decode, images))
+    return Dataset(open_files(WEBDATASET, paths, options, columns, decode, images))
 
 
 def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
@@ -654,7 +677,10 @@ def from_zarr(
         SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
             finish writing the store.
     """
-    return Dataset(open_files("from_zarr", path, variables, missing))
+    from loadax.sources.opening import open_files
+    from loadax.sources.zarr.format import FORMAT
+
+    return Dataset(open_files(FORMAT, path, variables, missing))
 
 
 def from_parquet(
@@ -704,7 +730,10 @@ def from_parquet(
         >>> len(data), data[7]
         (100, {'x': np.int64(7), 'y': np.int64(49)})
     """
-    return Dataset(open_files("from_parquet", paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
+    from loadax.sources.opening import open_files
+    from loadax.sources.tables.parquet.format import FORMAT
+
+    return Dataset(open_files(FORMAT, paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
@@ -728,6 +757,7 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         >>> from_source([{"x": 1.0}, {"x": 2.0}])[1]
         {'x': np.float64(2.0)}
     """
+    from loadax.sources.adapt import ObjectSource, UserSource
     from loadax.sources.libraries.unsupported import refuse_mapping
 
     dataset = _recognise(obj)
@@ -843,6 +873,7 @@ def _recognise(data: Any) -> Dataset | None:
         raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
     if type(data).__module__ in ("loadax.loader.iterator", "loadax.loader.epoch"):
         raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
+    from loadax.sources.adapt import as_source
     from loadax.sources.libraries.grain_map import is_grain
     from loadax.sources.libraries.streams import recognise_stream
     from loadax.sources.libraries.supported import open_supported
@@ -870,6 +901,7 @@ def _is_tree(data: Any) -> bool:
 
 
 def _from_objects(data: Any) -> Dataset:
+    from loadax.sources.adapt import ObjectSource
     from loadax.sources.libraries.unsupported import refuse_unreadable
 
     refuse_unreadable(data)

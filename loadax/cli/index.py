@@ -35,8 +35,9 @@ from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.sources.format import RecordOptions
-from loadax.sources.formats import open_files
+from loadax.sources.formats import FORMATS
 from loadax.sources.io.index_folder import IndexFolder
+from loadax.sources.opening import open_files
 from loadax.sources.passes.file_index import ENTRY
 
 
@@ -101,7 +102,7 @@ def _with_records(options: argparse.Namespace) -> Dataset:
         )
     if options.executor is not None:  # which finds the records; opening the files then finds the index
         own = RecordOptions(options.out, opener.arguments.get("cache"), executor=options.executor)
-        open_files(opener.function, opener.path, own)
+        open_files(FORMATS[opener.function], opener.path, own)
     return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
 
 

@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.array_parts import indices
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
@@ -13,7 +14,6 @@ from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Loca
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Below, Child, MapChild, asked_for, joint_traits, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.io.byte_stream import indices
 from loadax.sources.origins import have_common_origins
 
 _FEW = 32  # rows of a part below which a read of each array costs less than one of the part

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.array_parts import indices
 from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of, stack
 from loadax.errors import LeafError
@@ -12,7 +13,6 @@ from loadax.protocols import Array, Integers, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
 from loadax.sources.checks import check_rows
-from loadax.sources.io.byte_stream import indices
 
 
 class GroupedRow(NamedTuple):

@@ -6,17 +6,13 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import shown
-from loadax.core.formatting import type_text
 from loadax.core.spec import unmasked
-from loadax.core.tree import flatten, refuse_node
+from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
-from loadax.sources.columns import column_array, is_column, is_frame
-from loadax.sources.library import comes_from
-from loadax.sources.memory_array import MemoryArray
-from loadax.sources.stream_array import ArrayLeaf, StreamArray
+from loadax.sources.memory_array import ArrayLeaf, MemoryArray
 
 
 @final
@@ -36,10 +32,7 @@ class ArraySource(BaseSource):
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
         paths = self._structure.paths
-        self._arrays: list[ArrayLeaf] = [
-            leaf if isinstance(leaf, StreamArray) else MemoryArray(_as_array(leaf, path))
-            for leaf, path in zip(leaves, paths, strict=True)
-        ]
+        self._arrays = [_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
         self._length = common_length(paths, [len(array) for array in self._arrays])
         self.spec = self._structure.build(array.spec for array in self._arrays)
         far = any(array.far for array in self._arrays)
@@ -95,42 +88,17 @@ class ArraySource(BaseSource):
                 array.runs_into(starts, count, columns, destination)
 
 
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf is an array in memory: of NumPy (also memory-mapped), JAX, torch or TensorFlow.
-
-    `__array__` alone does not prove that: lazily opened stores have it and would be read whole, and data frames have it
-    and would become one array of one dtype.
-    """
-    known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
-    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *kind) for kind in known)
+def _leaf(leaf: Any, path: str) -> ArrayLeaf:
+    """A leaf of a tree, unless it reads its entries itself already, as those in files do."""
+    return leaf if hasattr(leaf, "runs_into") else MemoryArray(_as_array(leaf, f"leaf {path or 'given'}"))
 
 
-def _as_array(leaf: Any, path: str) -> Array:
-    name = f"leaf {path or 'given'}"
-    if is_column(leaf):
-        return column_array(leaf, name)
-    if not is_array(leaf):
-        refuse_node(leaf, name)
-        if is_frame(leaf):
-            raise SourceError(
-                f"{name} is {type_text(leaf)}, whose columns may differ in dtype; open it as a table: "
-                "loadax.as_dataset(frame)"
-            )
-        if hasattr(leaf, "__array__"):
-            raise SourceError(
-                f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "
-                "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
-            )
-        is_sparse = hasattr(leaf, "toarray")
-        remedy = "the array of it: matrix.toarray()" if is_sparse else "NumPy arrays whose dim 0 counts rows"
-        raise SourceError(f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass {remedy}")
-    try:
-        array = np.asanyarray(leaf)
-    except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
-        raise SourceError(
-            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); convert it first, "
-            "a torch tensor by tensor.detach().cpu().float().numpy()"
-        ) from error
+def _as_array(leaf: Any, name: str) -> Array:
+    array = leaf
+    if not isinstance(leaf, np.ndarray):
+        from loadax.sources.library_arrays import library_array
+
+        array = library_array(leaf, name)
     if array.ndim == 0:
         raise SourceError(
             f"{name} is a scalar, {type(leaf).__name__} {shown(leaf)}, without rows; give it a first dimension"

@@ -1,4 +1,4 @@
-"""The formats of files: opens, finds and recognises them by their records."""
+"""The formats of files: finds and recognises them by their records."""
 
 import os
 import re
@@ -8,13 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from loadax.errors import LoadaxError, SourceError, StorageError
+from loadax.errors import LoadaxError, SourceError
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
 from loadax.sources.io.expand import file_name
 from loadax.sources.io.paths import local_path
-from loadax.sources.library import require
 from loadax.sources.neighbours import is_hidden
 from loadax.sources.npy.format import FORMAT as _NPY
 from loadax.sources.shards.format import TFRECORD, WEBDATASET
@@ -66,33 +65,6 @@ _HEAD = 4096  # bytes that are looked at
 _MOST_FOLDERS = 1000  # that are looked into
 
 
-def open_files(function: str, paths: Any, *arguments: Any, **named: Any) -> Any:
-    """The source of files that a function of loadax opens.
-
-    Args:
-        function: Name of the function.
-        paths: What it opens.
-        arguments: Further arguments of the format's opener.
-        named: Further arguments, by name.
-
-    Raises:
-        SourceError: When the files can't be opened. If the first one is local and has another format, names the call
-            that opens it.
-        UnsupportedError: When a package that reads them is not installed.
-    """
-    one = FORMATS[function]
-    require(one.noun, one.requires, one.extra)
-    if one.any_bytes:
-        _refuse_other(one, paths)
-    try:
-        return one.open(paths, *arguments, **named)
-    except StorageError:  # the file could not be read at all
-        raise
-    except SourceError as error:
-        _refuse_other(one, paths, error)
-        raise
-
-
 def find_format(path: str, *, guess: bool = False) -> Format | None:
     """The format of the data at a path, pattern or URL: by its name, or by the names of files in a local folder.
 
@@ -130,8 +102,12 @@ def _names_in(folder: Path) -> Iterator[list[str]]:
         yield names
 
 
-def _refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> None:
-    """Refuses a first file of another format, by its first bytes, or by its name if opening it failed."""
+def refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> None:
+    """Refuses a first file of another format, by its first bytes, or by its name if opening it failed.
+
+    Raises:
+        SourceError: When the first file is local and has another format; names the call that opens it.
+    """
     first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
     try:
         path = local_path(first) if isinstance(first, str | os.PathLike) else None

@@ -15,6 +15,15 @@ def comes_from(data: Any, module: str, *names: str) -> bool:
     return isinstance(data, kinds)
 
 
+# Classes of open arrays whose rows are read when they are asked for, by the module that has them.
+STORES = {"tensorstore": "TensorStore", "zarr": "Array", "h5py": "Dataset", "xarray": "DataArray"}
+
+
+def is_stored(data: Any) -> bool:
+    """Whether something is an open array of a supported library."""
+    return any(comes_from(data, *each) for each in STORES.items())
+
+
 def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
     """Refuses to go on without packages.
 

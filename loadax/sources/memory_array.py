@@ -1,18 +1,62 @@
-"""MemoryArray: entries of an array in memory, or of a memory-mapped one."""
+"""ArrayLeaf: an array whose first dimension counts entries, and MemoryArray: one in memory, or memory-mapped."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 
+from loadax.core.array_parts import indices, take_parts
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
-from loadax.sources.io.byte_stream import indices, take_parts
-from loadax.sources.io.locations import MappedExtent, mapped_extent, mapped_file
-from loadax.sources.io.shared_strings import OUT_OF_BAND, SharedStrings, shared_strings
 
+_OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
 _LARGE = 1 << 10  # bytes: entries that are copied faster one by one, into their destination, than as runs twice
+
+
+class ArrayLeaf(Protocol):
+    """An array, in memory or in files, whose first dimension counts entries; read in native byte order."""
+
+    spec: ArraySpec
+    whole: Columns
+
+    @property
+    def far(self) -> bool:
+        """Whether reading waits for a network."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Paths and URLs of its files."""
+
+    @property
+    def memory(self) -> Array | None:
+        """The array, or strings that decode the rows that are read, unless it is in a file."""
+
+    def __len__(self) -> int:
+        """Number of entries."""
+
+    def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
+        """Copies a column box of entries."""
+
+    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
+        """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
+
+    def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
+        """Copies as `runs` does, into memory."""
+
+    def gather(self, first: Integers, lengths: Integers) -> Array:
+        """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        """Files of entries, with their bytes where these are contiguous."""
+
+
+class _Extent(Protocol):
+    """The part of a file that an array is mapped from."""
+
+    def check(self) -> None:
+        """Checks that the file is still long enough: reading past its end would kill the process with SIGBUS."""
 
 
 @final
@@ -26,11 +70,12 @@ class MemoryArray:
     far = False
 
     def __init__(self, array: Array):
-        self._file = mapped_file(array)
+        self._file = self._mapped_file(array)
         # A plain view: every operation on a memmap pays the cost of the subclass.
         self._array: Any = array.view(np.ndarray)
-        self.addresses = [] if self._file is None else [str(Path(self._file.name).absolute())]
-        self._extent: MappedExtent | Literal[False] | None = None
+        self.addresses = [] if self._file is None else [str(Path(self._file.file).absolute())]
+        # The part of a file that must exist. None: not looked for; False: there is none.
+        self._extent: _Extent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
         self.whole = all_columns(self.spec.shape)
 
@@ -48,7 +93,11 @@ class MemoryArray:
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
         make, arguments, state, *_ = reduced
-        array = shared_strings(self._array) if protocol >= OUT_OF_BAND else self._array
+        array = self._array
+        if protocol >= _OUT_OF_BAND and self.spec.dtype.hasobject:
+            from loadax.sources.io.shared_strings import shared_strings
+
+            array = shared_strings(array)
         return make, arguments, {**state, "_array": array, "_extent": None}  # another process maps the file again
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
@@ -66,7 +115,7 @@ class MemoryArray:
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
         array: Any = self._checked()
-        if isinstance(array, SharedStrings):
+        if type(array) is not np.ndarray:  # strings that are decoded as they are read
             return array[run_rows(first, count)].reshape(-1, count)
         shape = (len(array) - count + 1, count, *array.shape[1:])
         runs = np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], *array.strides), writeable=False)
@@ -83,7 +132,7 @@ class MemoryArray:
     def gather(self, first: Integers, lengths: Integers) -> Array:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
         array: Any = self._checked()
-        if isinstance(array, SharedStrings):
+        if type(array) is not np.ndarray:
             return array[indices(first, lengths)]
         return take_parts(array, first, lengths).astype(self.spec.dtype, copy=False)
 
@@ -92,14 +141,37 @@ class MemoryArray:
         if self._file is None or not (entries := self._array[start:stop]).size:
             return []
         if not entries.flags.c_contiguous:
-            return [Location(self._file.name)]
-        first = self._file.begin + start * self._array.strides[0]
-        return [Location(self._file.name, first, first + entries.nbytes - 1)]
+            return [Location(self._file.file)]
+        first = (self._file.first or 0) + start * self._array.strides[0]
+        return [Location(self._file.file, first, first + entries.nbytes - 1)]
 
     def _checked(self) -> Array:
         """The array, whose file is long enough: reading past its end would kill the process."""
         if self._extent is None:
-            self._extent = mapped_extent(self._array) or False
+            self._extent = self._mapped_extent() or False
         if self._extent:
             self._extent.check()
         return self._array
+
+    @staticmethod
+    def _mapped_file(array: Array) -> Location | None:
+        if _is_in_memory(array):
+            return None
+        from loadax.sources.io.locations import mapped_file
+
+        return mapped_file(array)
+
+    def _mapped_extent(self) -> _Extent | None:
+        if _is_in_memory(self._array):
+            return None
+        from loadax.sources.io.locations import mapped_extent
+
+        return mapped_extent(self._array)
+
+
+def _is_in_memory(array: Any) -> bool:
+    """Whether NumPy holds the memory of an array itself: it is no view of a memory map, or of another object."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is None

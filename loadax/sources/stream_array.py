@@ -1,7 +1,7 @@
 """StreamArray: entries of an array in files, read by their bytes."""
 
 import math
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.redaction import redact
 from loadax.sources.io.remote_stream import ByteStream
-from loadax.sources.memory_array import MemoryArray
 
 
 @final
@@ -79,7 +78,3 @@ class StreamArray:
         self._stream.read_into(starts, content)
         box = (slice(None), slice(None), *(slice(*column) for column in others))
         out[...] = content.view(self._stored).reshape(len(first), high - low, *shape[1:])[box]
-
-
-# An array whose first dimension counts entries, read in native byte order: in memory, or in files.
-ArrayLeaf: TypeAlias = MemoryArray | StreamArray

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.array_parts import indices
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
@@ -15,7 +16,6 @@ from loadax.reader import Reader
 from loadax.sharding.holdings import HeldRows
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.byte_stream import indices
 from loadax.sources.wrappers.chunk_cache import chunk_of, chunk_sizes
 
 _MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts

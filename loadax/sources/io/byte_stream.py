@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.array_parts import take_parts
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import SHORTER, ByteRange, changed
 from loadax.sources.io.file_map import HUGE, FileMap, reserve
 from loadax.sources.io.paths import local_path
 
-_LONG = 64  # entries of a part from which slices are faster than an index array
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 _FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
@@ -230,28 +230,3 @@ class _Maps:
         self.memory, self.files = reserve(size), dict[int, FileMap]()
         self.checked = np.full(count, -np.inf)  # when the size of each file was last asked for
         self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
-
-
-def indices(starts: Integers, lengths: Integers) -> Integers:
-    """Concatenates the indices of all entries of some parts of an array."""
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
-
-
-def take_parts(array: NDArray[Any], starts: Integers, lengths: Integers) -> NDArray[Any]:
-    """Copies and concatenates parts of an array."""
-    if len(starts) and (starts[1:] == (starts + lengths)[:-1]).all():
-        return array[starts[0] : starts[-1] + lengths[-1]].copy()
-    if lengths.sum() >= _LONG * len(starts):
-        parts = [array[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
-        return np.concatenate(parts, dtype=array.dtype)  # whose byte order it would change
-    return array[indices(starts, lengths)]
-
-
-def put_parts(array: NDArray[Any], starts: Integers, lengths: Integers, out: NDArray[Any], places: Integers) -> None:
-    """Copies parts of an array to entries of `out` from each of `places` on."""
-    if lengths.sum() < _LONG * len(starts):
-        out[indices(places, lengths)] = array[indices(starts, lengths)]
-        return
-    for start, length, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
-        out[place : place + length] = array[start : start + length]

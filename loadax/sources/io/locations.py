@@ -11,21 +11,14 @@ from loadax.sources.io.byte_ranges import SHORTER, changed
 from loadax.sources.io.file_map import FileMap
 
 
-class MappedFile(NamedTuple):
-    """A file, and the byte at which an array begins."""
-
-    name: str
-    begin: int
-
-
-def mapped_file(array: Array) -> MappedFile | None:
-    """Returns the file that an array was mapped from; None for an array in memory."""
+def mapped_file(array: Array) -> Location | None:
+    """The file that an array was mapped from, and the byte at which it begins; None for an array in memory."""
     mapped, memory = map_of(array)
     # The result of arithmetic is a memmap without a map.
     named = isinstance(memory, FileMap) or (isinstance(array, np.memmap) and array.filename is not None)
     if memory is None or not named:
         return None
-    return MappedFile(mapped_name(array), array.ctypes.data - _first_byte(mapped, memory))
+    return Location(mapped_name(array), array.ctypes.data - _first_byte(mapped, memory))
 
 
 class MappedExtent(NamedTuple):

@@ -13,7 +13,7 @@ from loadax.protocols import Array, ArraySpec, Integers, Tree
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.library import comes_from
+from loadax.sources.library import STORES, comes_from, is_stored
 
 
 @final
@@ -47,21 +47,14 @@ class StoreSource(BaseSource):
         return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
 
 
-def is_stored(data: Any) -> bool:
-    """Whether something is an open array of a supported library."""
-    return _opener(data) is not None
-
-
 def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
-    for module, name, opener in (
-        ("tensorstore", "TensorStore", _of_tensorstore),
-        ("zarr", "Array", _of_zarr),
-        ("h5py", "Dataset", _of_hdf5),
-        ("xarray", "DataArray", _of_xarray),
-    ):
-        if comes_from(data, module, name):
-            return opener
-    return None
+    openers: dict[str, Callable[[Any], _Stored]] = {
+        "tensorstore": _of_tensorstore,
+        "zarr": _of_zarr,
+        "h5py": _of_hdf5,
+        "xarray": _of_xarray,
+    }
+    return next((openers[module] for module, name in STORES.items() if comes_from(data, module, name)), None)
 
 
 def _open(leaf: Any, path: str) -> "_Stored":

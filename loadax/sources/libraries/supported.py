@@ -4,15 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Source, Tree
-from loadax.sources.arrays import ArraySource, is_array
-from loadax.sources.base import BaseSource
+from loadax.protocols import Source
+from loadax.sources.arrays import ArraySource
 from loadax.sources.columns import is_column, is_frame, plain_columns
-from loadax.sources.libraries.rows_of_store import StoreSource, is_stored
+from loadax.sources.libraries.array_tree import open_tree
 from loadax.sources.libraries.unsupported import refuse_known
-from loadax.sources.library import comes_from, require
+from loadax.sources.library import comes_from, is_stored, require
+from loadax.sources.library_arrays import is_array
 
 _TABLES = {"pyarrow": ("RecordBatchReader", "StructArray"), "duckdb": ("DuckDBPyRelation",)}
 
@@ -48,21 +47,6 @@ def _open_arrow(data: Any) -> Source:
     from loadax.sources.tables.arrow.table import open_arrow
 
     return open_arrow(data)
-
-
-def open_tree(tree: Tree) -> BaseSource:
-    """The source of a tree of arrays: in memory, mapped, or stored and read by rows.
-
-    Raises:
-        SourceError: when a leaf is no array, has no rows, or the leaves' lengths differ; names the leaf.
-    """
-    leaves, structure = flatten(tree, is_leaf=is_stored)
-    stored = [leaf for leaf in leaves if is_stored(leaf)]
-    if stored and all(comes_from(leaf, "tensorstore", "TensorStore") for leaf in leaves):
-        from loadax.sources.zarr.source import TensorStoreSource
-
-        return TensorStoreSource(structure.build(leaves))
-    return StoreSource(tree) if stored else ArraySource(tree)
 
 
 def _alike(members: Mapping[Any, Any], firsts: Mapping[Any, tuple[Any, ...]], what: str) -> dict[Any, Any]:

@@ -9,9 +9,8 @@ from loadax.errors import ArgumentError
 from loadax.sources.columns import is_column, is_frame
 from loadax.sources.formats import FORMATS, find_format
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
-from loadax.sources.libraries.rows_of_store import is_stored
 from loadax.sources.libraries.streams import recognise_stream
-from loadax.sources.library import comes_from
+from loadax.sources.library import comes_from, is_stored
 
 # Rows of a matrix, of which `[[row]]` is sparse in all versions of SciPy.
 _SPARSE_ROWS = "loadax.from_arrays(np.arange(data.shape[0])).map(lambda row: {0}[[row]].toarray()[0])"

@@ -15,9 +15,8 @@ from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.disk_cache import DiskCache, open_cache
-from loadax.sources.memory_array import MemoryArray
+from loadax.sources.memory_array import ArrayLeaf, MemoryArray
 from loadax.sources.npy.source import open_npy
-from loadax.sources.stream_array import ArrayLeaf
 from loadax.sources.tokens.files import find_token_files, open_token_stream
 from loadax.sources.tokens.megatron import read_documents
 

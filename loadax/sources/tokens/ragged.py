@@ -14,12 +14,12 @@ import numpy as np
 import tensorstore as ts
 
 from loadax.core.arguments import entries
+from loadax.core.array_parts import indices, take_parts
 from loadax.core.spec import all_columns
 from loadax.core.tree import Structure, flatten
 from loadax.errors import SourceError
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.io.byte_stream import indices, take_parts
 from loadax.sources.io.kvstore import new_context
 from loadax.sources.io.paths import local_path
 from loadax.sources.tokens.documents import DocumentSource

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import flag, integer
+from loadax.core.array_parts import indices
 from loadax.errors import SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.io.byte_stream import indices
 from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream

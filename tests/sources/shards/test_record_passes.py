@@ -12,7 +12,8 @@ import pytest
 import loadax
 from loadax.errors import SourceError
 from loadax.sources.format import RecordOptions
-from loadax.sources.formats import open_files
+from loadax.sources.formats import FORMATS
+from loadax.sources.opening import open_files
 from tests.formats.samples import SAMPLES, Sample, every
 from tests.limits import HANG, until
 from tests.sources.shards.corpora import numbered, write_tar
@@ -122,7 +123,7 @@ def test_process_pool_gives_the_same_record_index(tmp_path: Path, monkeypatch: p
         for number in range(3):
             sample.file(folder / f"{number}{sample.ending}", [number, number + 1])
         sample.open(folder, folder / "a")
-        open_files(sample.function, folder, RecordOptions(folder / "b", executor=pool))
+        open_files(FORMATS[sample.function], folder, RecordOptions(folder / "b", executor=pool))
         assert arrays(folder / "a") == arrays(folder / "b")
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from loadax.core.array_parts import put_parts, take_parts
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers
-from loadax.sources.io.byte_stream import put_parts, take_parts
 from loadax.sources.tables.arrow.layout import (
     arrow_ints,
     check_shape,

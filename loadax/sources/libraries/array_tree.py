@@ -1,0 +1,26 @@
+"""Opens trees of arrays: in memory, memory-mapped, or in open stores of other libraries."""
+
+from loadax.core.tree import flatten
+from loadax.protocols import Tree
+from loadax.sources.arrays import ArraySource
+from loadax.sources.base import BaseSource
+from loadax.sources.library import comes_from, is_stored
+
+
+def open_tree(tree: Tree) -> BaseSource:
+    """The source of a tree of arrays: in memory, mapped, or stored and read by rows.
+
+    Raises:
+        SourceError: when a leaf is no array, has no rows, or the leaves' lengths differ; names the leaf.
+    """
+    leaves, structure = flatten(tree, is_leaf=is_stored)
+    stored = [leaf for leaf in leaves if is_stored(leaf)]
+    if not stored:
+        return ArraySource(tree)
+    if all(comes_from(leaf, "tensorstore", "TensorStore") for leaf in leaves):
+        from loadax.sources.zarr.source import TensorStoreSource
+
+        return TensorStoreSource(structure.build(leaves))
+    from loadax.sources.libraries.rows_of_store import StoreSource
+
+    return StoreSource(tree)
