@@ -13,7 +13,6 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from loadax.core.arguments import integer
-from loadax.core.first_row import RowReading, Stage, compare
 from loadax.core.formatting import name_of, rows_text
 from loadax.core.spec import (
     RowNames,
@@ -23,46 +22,21 @@ from loadax.core.spec import (
     describe_spec,
     flatten_spec,
     normalise_spec,
-    own,
     own_all,
-    spec_of,
-    spec_or_object,
+    spec_of_batch,
     split_rows,
     stack,
 )
 from loadax.core.tree import Structure, flatten, map_leaves
-from loadax.core.user_object import RAISED, blame, user_objects
+from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Child, Traits, map_bottom, walk
-from loadax.transforms import BatchMap, Map, Padder, Selector, Stream, Transform
+from loadax.transforms import BatchMap, Examples, Map, Padder, Stream, Transform, select
 
 _Read = TypeVar("_Read")
 
 DISTINCT = 2  # version of `zip`, `concat` and `chain` whose parts draw different random numbers
-
-_PROBED = "loadax: this row was read and mapped to infer the spec of examples"
-
-_IN_MAP = (
-    "draw random numbers in a map, from the generator of each row: data.map(fn, rng=True), which calls fn(row, rng)"
-)
-_WITH_RNG = "draw random numbers from each row's generator:"
-_FROM_RNG = "draw all random numbers from rng, and none from other generators"
-
-
-_MOST_PROBED = 1000  # rows, until one has a list that is not empty
-
-
-class EmptyListError(Exception):
-    """A list to pad is empty, so that it has no dtype."""
-
-
-@final
-@dataclass(frozen=True)
-class Examples:
-    """Separate rows, in memory that nothing else references."""
-
-    items: list[Tree]
 
 
 @final
@@ -89,12 +63,9 @@ class Reader:
                 known[index + 1] = transform.of_tree(known[index])
         probed = int(None in known)
         if probed:
-            try:
-                known = self._probe_with_entries(known)
-            except Exception as error:
-                if self.maps:
-                    error.add_note(_PROBED)
-                raise
+            from loadax.probe import probe
+
+            known = probe(self, known)
         for before, after, transform in zip(known, known[1:], self.maps, strict=False):
             if transform.kind == "map_batch" and transform.elementwise:
                 _check_elementwise(before, after, name_of(transform.function))
@@ -337,7 +308,7 @@ class Reader:
             read = self._make_writable(read)
         for index, transform in enumerate(self.maps):
             if transform.kind == "select":
-                read = _selected(transform, read, visits)
+                read = select(transform, read, visits)
                 continue
             if transform.kind == "map_batch":
                 batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
@@ -345,7 +316,7 @@ class Reader:
                 continue
             if transform.kind == "pad":
                 given = read.items if isinstance(read, Examples) else split_rows(read, len(visits.rows))
-                if self._stacks(index, stacked):
+                if self.stacks(index, stacked):
                     read = transform(given, visits, self.specs[index + 1])
                 else:
                     read = Examples(transform.results(given, visits, self.specs[index + 1]))
@@ -359,25 +330,25 @@ class Reader:
             read = Examples(transform.results(given, visits))
         return read
 
-    def _stacks(self, index: int, stacked: bool = True) -> bool:
+    def stacks(self, index: int, stacked: bool = True) -> bool:
         """Whether rows are stacked after the map of this index; `stacked`: after the last one."""
         return stacked if index + 1 == len(self.maps) else isinstance(self.maps[index + 1], BatchMap)
 
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `num_maps` maps."""
-        with self._noted(num_maps):
+        with self.noted(num_maps):
             return stack(examples.items, self.specs[num_maps], self._names(visits))
 
     def _own(self, examples: Examples, visits: Visits, num_maps: int) -> list[Tree]:
         """Copies of examples after the first `num_maps` maps."""
-        with self._noted(num_maps):
+        with self.noted(num_maps):
             return own_all(examples.items, self._names(visits))
 
     def _names(self, visits: Visits) -> RowNames:
         return RowNames(len(visits.rows), partial(_row_name, self.source, visits))
 
     @contextmanager
-    def _noted(self, num_maps: int) -> Iterator[None]:
+    def noted(self, num_maps: int) -> Iterator[None]:
         """Adds a note to a `LeafError` that says which map returned the examples."""
         try:
             yield
@@ -410,127 +381,18 @@ class Reader:
             blame(error, "the source", f"loadax: reading {rows_text(visits.rows)}")
             raise
 
-    def _probe_with_entries(self, known: list[Tree | None]) -> list[Tree]:
-        """Same as `_probe`, of the first row of which lists to pad are not empty: these have no dtype."""
-        first = self.first
-        for offset in range(min(len(self.source), _MOST_PROBED) if first is not None else 0):
-            assert first is not None
-            row = Visits((first.rows + offset) % len(self.source), first.epochs)
-            reader = replace(self, first=row) if offset else self
-            try:
-                return reader._probe(known, needs_entries=True)  # noqa: SLF001
-            except EmptyListError:
-                continue
-            except Exception:
-                if not offset:
-                    raise
-                continue  # a row that may not be in the dataset
-        return self._probe(known)
+    def read_first(self, first: Visits, spec: Tree | None) -> Tree | Examples:
+        """Reads the source's row at one visit, before any map, to infer specs of it; as `read_source`.
 
-    def _probe(self, known: list[Tree | None], *, needs_entries: bool = False) -> list[Tree]:
-        """Fills in the missing entries of `known` by reading and mapping one row, a second time if that is quick.
-
-        Raises:
-            EmptyListError: When a list to pad must have entries, and is empty.
+        Args:
+            first: The visit.
+            spec: Spec of the source; None: unknown.
         """
-        if self.first is None:
-            remedy = "pass spec= to its maps" if self.maps else "leave it out"
-            raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
-        traits, reading = self.source.traits, RowReading()
-        # What wraps other sources may read much besides the user's objects.
-        objects = [*user_objects(self.source)] if traits.runs_python and not self.source.children else []
-        read = reading.call(objects, self._read_first, known[0])
-        kept = None if traits.runs_python else _copy(read)
-        specs = self._infer(known, read, reading, needs_entries=needs_entries)
-        if (self.maps or traits.runs_python) and not traits.random:
-            compare(reading, partial(self._infer_again, known, kept), self._stages, int(self.first.rows[0]))
-        return specs
-
-    def _infer_again(self, known: list[Tree | None], kept: Tree | Examples | None, reading: RowReading) -> None:
-        """Reads the first row a second time, unless it is kept, since nothing of the user's made it, and maps it."""
-        reader = self
-        if kept is None:  # sources may have kept what they read last: their copies have not
-            reader = self.with_source(self.source.map_children(lambda child: child.source))
-        self._infer(known, reader._read_first(known[0]) if kept is None else kept, reading)  # noqa: SLF001 - as self
-
-    def _stages(self) -> list[Stage]:
-        """The source and the maps, for `compare`."""
-        objects = [*user_objects(self.source)]
-        name = " or ".join(dict.fromkeys(each.name for each in objects)) or self.source.type_name
-        return [Stage(name, _IN_MAP, objects), *map(_stage, self.maps)]
-
-    def _infer(
-        self, known: list[Tree | None], read: Tree | Examples, reading: RowReading, *, needs_entries: bool = False
-    ) -> list[Tree]:
-        """Maps the first row, and fills in the missing entries of `known`; notes what the source and the maps give.
-
-        Raises:
-            EmptyListError: When a list to pad must have entries, and is empty.
-        """
-        assert self.first is not None
-        first = self.first
-        reading.note(_noted(read))
-        infer = spec_or_object if isinstance(read, Examples) else spec_of
-        specs = [known[0] if known[0] is not None else infer(_single_example(read))]
-        for index, (transform, stated) in enumerate(zip(self.maps, known[1:], strict=True)):
-            if None not in known[index + 1 :]:
-                specs.append(stated)
-                continue
-            # Call each map once: its result gives the spec and is the input of the next map.
-            if transform.kind == "map_batch":
-                batch = stack(read.items, specs[index], first.rows.tolist()) if isinstance(read, Examples) else read
-                result = reading.call([transform.calls], transform.raw, batch, first)
-                specs.append(stated if stated is not None else _batch_spec(result, name_of(transform.function)))
-                read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
-            elif transform.kind == "select":
-                read, infer = _selected(transform, read, first), spec_of if self._stacks(index) else spec_or_object
-                one_by_one = isinstance(read, Examples)
-                specs.append(infer(read.items[0]) if one_by_one else transform.of_tree(specs[index]))
-            elif transform.kind == "pad":
-                example = _single_example(read)
-                if needs_entries and transform.pads_empty_list(example):
-                    raise EmptyListError
-                specs.append(transform.spec_of(example, int(first.rows[0]), self._stacks(index)))
-                read = Examples(transform.results([example], first, specs[-1]))
-            else:
-                visit = int(first.rows[0]), int(first.epochs[0])
-                example = reading.call(
-                    [transform.calls], transform.calls.call, transform.one, _single_example(read), *visit
-                )
-                with self._noted(index + 1):
-                    (example,) = own_all([example], first.rows.tolist())
-                    specs.append(
-                        stated if stated is not None else (spec_of if self._stacks(index) else spec_or_object)(example)
-                    )
-                read = Examples([example])
-            reading.note(_noted(read))
-        return specs
-
-    def _read_first(self, spec: Tree | None) -> Tree | Examples:
-        assert self.first is not None
         if self._maps_examples_first:
-            return self._read_examples(self.first)
-        batch = self._make_writable(self._read_with_note(self.source.read_visits, self.first))
-        expected = _batch_spec(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {rows_text(self.first.rows)}")
-
-
-def _noted(read: Tree | Examples) -> Tree:
-    """The row of a `RowReading`, of one visit."""
-    return read.items[0] if isinstance(read, Examples) else read
-
-
-def _copy(read: Tree | Examples) -> Tree | Examples:
-    return Examples(list(map(own, read.items))) if isinstance(read, Examples) else map_leaves(np.array, read)
-
-
-def _stage(transform: Transform) -> Stage:
-    """A map as a stage of `compare`."""
-    if not isinstance(transform, Map | BatchMap):
-        return Stage(transform.text(), "", [])
-    verb = "map" if isinstance(transform, Map) else "map_batch"
-    remedy = _FROM_RNG if transform.rng else f"{_WITH_RNG} {verb}(fn, rng=True), which calls fn(…, rng)"
-    return Stage(f"{verb} {name_of(transform.function)}", remedy, [transform.calls])
+            return self._read_examples(first)
+        batch = self._make_writable(self._read_with_note(self.source.read_visits, first))
+        expected = spec_of_batch(batch, "the source") if spec is None else spec
+        return check_batch(batch, 1, expected, f"the source's read of {rows_text(first.rows)}")
 
 
 def streams_of(reader: Reader) -> list[Stream]:
@@ -590,13 +452,6 @@ def _other_streams(maps: Sequence[Transform], change: Callable[[Stream], Stream]
     )
 
 
-def _selected(transform: Selector, read: Tree | Examples, visits: Visits) -> Tree | Examples:
-    """Rows or a batch with the selected leaves."""
-    if isinstance(read, Examples):
-        return Examples(transform.of_rows(read.items, visits.rows.tolist()))
-    return transform.of_tree(read)
-
-
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:
     """A row with its file, for errors."""
     row, epoch = int(visits.rows[index]), int(visits.epochs[index])
@@ -604,23 +459,6 @@ def _row_name(source: BaseSource, visits: Visits, index: int) -> str:
     file, first, _, part = locations[0] if locations else Location("")
     place = part if part and len(locations) == 1 else f"byte {first}" if first is not None else ""
     return f"{row} ({', '.join(filter(None, (file, place)))})" if file else str(row)
-
-
-def _single_example(read: Tree | Examples) -> Tree:
-    """The example of a single visit."""
-    return read.items[0] if isinstance(read, Examples) else split_rows(read, 1)[0]
-
-
-def _batch_spec(batch: Tree, name: str) -> Tree:
-    leaves, structure = flatten(batch)
-    for path, leaf in zip(structure.paths, leaves, strict=True):
-        array = as_array(leaf, f"what {name} returned as leaf {path or 'of the batch'}")
-        if array.ndim == 0 or len(array) != 1:
-            raise ArgumentError(
-                f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
-                "the first dimension of every leaf must be the number of requested rows"
-            )
-    return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))
 
 
 def _check_elementwise(before: Tree, after: Tree, name: str) -> None:

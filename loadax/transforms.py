@@ -420,5 +420,20 @@ class Selector(Protocol):
         """The transform as text."""
 
 
+@final
+@dataclass(frozen=True)
+class Examples:
+    """Separate rows, in memory that nothing else references."""
+
+    items: list[Tree]
+
+
+def select(transform: Selector, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+    """Rows or a batch with the selected leaves."""
+    if isinstance(read, Examples):
+        return Examples(transform.of_rows(read.items, visits.rows.tolist()))
+    return transform.of_tree(read)
+
+
 # Those that users' functions don't make are known by their members alone: their rooms are opened by their verbs.
 Transform = Map | BatchMap | Padder | Selector

@@ -432,3 +432,21 @@ def check_leaves(batch: Tree, count: int, specs: Sequence[ArraySpec], structure:
             )
         checked.append(array)
     return structure.build(checked)
+
+
+def spec_of_batch(batch: Tree, name: str) -> Tree:
+    """The spec of a row of a batch of one row.
+
+    Raises:
+        ArgumentError: When the first dimension of a leaf is not that of rows.
+        LeafError: When a leaf can't be an array; both name `name`, which gave it.
+    """
+    leaves, structure = flatten(batch)
+    for path, leaf in zip(structure.paths, leaves, strict=True):
+        array = as_array(leaf, f"what {name} returned as leaf {path or 'of the batch'}")
+        if array.ndim == 0 or len(array) != 1:
+            raise ArgumentError(
+                f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
+                "the first dimension of every leaf must be the number of requested rows"
+            )
+    return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))

@@ -17,12 +17,12 @@ from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.core.tree import flatten
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
-from loadax.reader import Examples, Reader
+from loadax.reader import Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes, BaseSource, inner_functions, walk
 from loadax.sources.io.index_folder import INNER
 from loadax.sources.io.paths import local_path
-from loadax.transforms import Map
+from loadax.transforms import Examples, Map
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 
 _SAMPLE = 64  # rows whose contents identify the data of a store

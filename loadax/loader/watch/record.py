@@ -20,9 +20,10 @@ from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash, hash_of
 from loadax.plan.buckets import RunPlan
 from loadax.protocols import Integers, Visits
-from loadax.reader import Examples, Reader
+from loadax.reader import Reader
 from loadax.redaction import redact
 from loadax.sharding.mesh import PlannedMesh, axis_sizes
+from loadax.transforms import Examples
 
 # JSON by field, in the order in which fields are compared: causes before their effects.
 Record = Mapping[str, Any]
