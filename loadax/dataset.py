@@ -32,20 +32,21 @@ from loadax.errors import ArgumentError, RowIndexError, StreamError
 from loadax.plan.order import check_fixed_rows, check_streams, depth, depth_first, has_stream
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.protocols import ArraySpec, Engine, Order, Tree, Visits
+from loadax.protocols import (
+    ArraySpec,
+    Engine,
+    FilterTransform,
+    MapTransform,
+    Order,
+    RandomMapTransform,
+    Tree,
+    Visits,
+)
 from loadax.reader import DISTINCT, Reader, readers_of_parts
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
 from loadax.sources.checks import check_rows, chunk_rows
-from loadax.sources.libraries.grain_transforms import (
-    FilterTransform,
-    MapTransform,
-    RandomMapTransform,
-    filter_function,
-    map_function,
-    refuse_transform,
-)
 from loadax.transforms import DEFAULT_SEED, BatchMap, Map, Transform, checked_function, checked_seed
 
 _LANES = 128
@@ -926,6 +927,7 @@ class Dataset:
         """
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import keep
+        from loadax.sources.libraries.grain_transforms import filter_function
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, executor, progress)
@@ -1069,6 +1071,8 @@ class Dataset:
             >>> data[::-1].map(lambda value, row: {"value": value, "size": len(names[row])}, with_index=True)[0]
             {'value': np.float64(3.5), 'size': np.int64(5)}
         """
+        from loadax.sources.libraries.grain_transforms import map_function
+
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         gets = "an example", "its row", "its epoch", "a generator"
@@ -1106,6 +1110,8 @@ class Dataset:
             ArgumentError: If `fn` can't be called with what it gets, `seed` is given without `rng`, or `elementwise`
                 with `rng`, `with_index` or `with_epoch`.
         """
+        from loadax.sources.libraries.grain_transforms import refuse_transform
+
         rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
         with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
         if elementwise and (rng or with_index or with_epoch):

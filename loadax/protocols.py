@@ -191,6 +191,27 @@ class Source(Protocol):
         """
 
 
+class MapTransform(Protocol):
+    """As `grain.transforms.Map`."""
+
+    def map(self, element: Any, /) -> Any:
+        """What becomes of an example."""
+
+
+class RandomMapTransform(Protocol):
+    """As `grain.transforms.RandomMap`."""
+
+    def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
+        """What becomes of an example."""
+
+
+class FilterTransform(Protocol):
+    """As `grain.transforms.Filter`."""
+
+    def filter(self, element: Any, /) -> bool:
+        """Whether an example is kept."""
+
+
 # Narrows an order that is the same in every epoch. Arguments: the order, and its source's first row in all parts.
 NarrowRule: TypeAlias = "Callable[[Order, int], Order]"
 

@@ -1,34 +1,10 @@
 """Grain's transforms as the functions of `map` and `filter`: an object's `.map`, `.random_map` or `.filter`."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from loadax.errors import ArgumentError
 from loadax.sources.library import comes_from
-
-
-class MapTransform(Protocol):
-    """As `grain.transforms.Map`."""
-
-    def map(self, element: Any, /) -> Any:
-        """What becomes of an example."""
-
-
-class RandomMapTransform(Protocol):
-    """As `grain.transforms.RandomMap`."""
-
-    def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
-        """What becomes of an example."""
-
-
-class FilterTransform(Protocol):
-    """As `grain.transforms.Filter`."""
-
-    def filter(self, element: Any, /) -> bool:
-        """Whether an example is kept."""
-
 
 _CLASSES = ("Map", "RandomMap", "TfRandomMap", "Filter", "MapWithIndex", "Batch")
 _REMEDIES = {
