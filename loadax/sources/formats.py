@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from loadax.errors import LoadaxError, SourceError
+from loadax.errors import SourceError
+from loadax.sources import magic
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
@@ -27,41 +27,39 @@ _OWN = (_ZARR, _PARQUET, JSONL, CSV, WEBDATASET, TFRECORD, _ARRAY_RECORD, _NPY, 
 # The formats that loadax reads, by the names of the functions that open them.
 FORMATS = MappingProxyType({one.function: one for one in _OWN})
 
-_REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
 # Formats that other libraries read. They are recognised first: references are JSON too.
 _OTHERS = (
     Format("from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"),
-    Format("as_dataset", "an HDF5 file", r"(?i)\.(h5|hdf5)$", rb"\x89HDF\r\n\x1a\n", given="h5py.File({0})"),
+    Format("as_dataset", "an HDF5 file", r"(?i)\.(h5|hdf5)$", magic.HDF5, given="h5py.File({0})"),
     Format("as_dataset", "a netCDF file", r"(?i)\.nc$", given="xarray.open_dataset({0})"),
     Format(
         "from_arrow",
         "an Arrow file",
         r"(?i)\.(arrow|feather)$",
-        rb"ARROW1|FEA1",
+        magic.ARROW,
         given="pyarrow.feather.read_table({0})",
     ),
     Format(
         "from_huggingface",
         "a stream of Arrow record batches",
-        magic=rb"\xff{4}(?s:.*)huggingface",
+        magic=magic.HUGGINGFACE,
         given="datasets.Dataset.from_file({0})",
     ),
     Format(
         "from_arrow",
         "a stream of Arrow record batches",
-        magic=rb"\xff{4}",
+        magic=magic.ARROW_STREAM,
         given="pyarrow.ipc.open_stream(pyarrow.memory_map({0}))",
     ),
     Format(
         "as_dataset",
         "a file of references to zarr chunks, as kerchunk writes it",
-        magic=_REFERENCES,
+        magic=magic.REFERENCES,
         given="xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False)",
     ),
 )
 
 _KNOWN = (*_OTHERS, *_OWN)
-_HEAD = 4096  # bytes that are looked at
 _MOST_FOLDERS = 1000  # that are looked into
 
 
@@ -102,21 +100,18 @@ def _names_in(folder: Path) -> Iterator[list[str]]:
         yield names
 
 
-def refuse_other(one: Format, paths: Any, error: SourceError | None = None) -> None:
-    """Refuses a first file of another format, by its first bytes, or by its name if opening it failed.
+def refuse_other(one: Format, path: Path, head: bytes, error: SourceError | None = None) -> None:
+    """Refuses a file of another format, by its first bytes, or by its name if opening it failed.
+
+    Args:
+        one: Record of the format that the file should have.
+        path: Path of the file.
+        head: Its first bytes.
+        error: Error of the attempt to open it; None: it was not opened.
 
     Raises:
-        SourceError: When the first file is local and has another format; names the call that opens it.
+        SourceError: When it has another format; names the call that opens it.
     """
-    first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
-    try:
-        path = local_path(first) if isinstance(first, str | os.PathLike) else None
-        if path is None or not path.is_file():
-            return
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except (LoadaxError, OSError):
-        return
     content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
     other = content or next((other for other in _KNOWN if other.belongs(path.name)), None)
     if other is None or other.function in (one.function, *one.accepted):

@@ -1,10 +1,17 @@
 """Opens files of one format. The records of all others are only looked at where files may have another one."""
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from loadax.errors import SourceError, StorageError
+from loadax.errors import LoadaxError, SourceError, StorageError
 from loadax.sources.format import Format
+from loadax.sources.io.paths import local_path
 from loadax.sources.library import require
+from loadax.sources.magic import is_magic
+
+_HEAD = 4096  # bytes of a file that are looked at
 
 
 def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
@@ -22,10 +29,11 @@ def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
         UnsupportedError: When a package that reads them is not installed.
     """
     require(one.noun, one.requires, one.extra)
-    if one.any_bytes:
+    first = _first_file(paths) if one.any_bytes else None
+    if first is not None and is_magic(first[1]):
         from loadax.sources.formats import refuse_other
 
-        refuse_other(one, paths)
+        refuse_other(one, *first)
     try:
         return one.open(paths, *arguments, **named)
     except StorageError:  # the file could not be read at all
@@ -33,5 +41,19 @@ def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
     except SourceError as error:
         from loadax.sources.formats import refuse_other
 
-        refuse_other(one, paths, error)
+        if (first := _first_file(paths)) is not None:
+            refuse_other(one, *first, error)
         raise
+
+
+def _first_file(paths: Any) -> tuple[Path, bytes] | None:
+    """Path and first bytes of the first file; None if it is not a local one."""
+    first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
+    try:
+        path = local_path(first) if isinstance(first, str | os.PathLike) else None
+        if path is None or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return path, file.read(_HEAD)
+    except (LoadaxError, OSError):
+        return None

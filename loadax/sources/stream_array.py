@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.redaction import redact
-from loadax.sources.io.remote_stream import ByteStream
+from loadax.sources.io.byte_stream import ByteStream
 
 
 @final

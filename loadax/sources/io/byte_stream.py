@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from math import lcm
 from time import monotonic
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.io.byte_ranges import SHORTER, ByteRange, changed
 from loadax.sources.io.file_map import HUGE, FileMap, reserve
+from loadax.sources.io.files import Files
 from loadax.sources.io.paths import local_path
 
 _LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
@@ -82,6 +83,36 @@ class Ends:
     def locate(self, start: int, stop: int) -> list[Location]:
         """Maps the bytes `start` to `stop` of the stream to files, each with its first and last byte."""
         return [Location(location, first, end - 1) for location, first, end in self.ranges(start, stop)]
+
+
+class ByteStream(Protocol):
+    """Reads parts of a stream of files."""
+
+    ends: Ends
+
+    @property
+    def far(self) -> bool:
+        """Whether a read waits for a network."""
+
+    def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
+        """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
+
+    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Reads parts of any lengths, in entries of a dtype, and concatenates them; int64[n] both, n >= 1."""
+
+
+def open_stream(segments: Sequence[FileSpan], files: Files) -> ByteStream:
+    """Opens a stream of local files (memory-mapped) or of remote files (range requests).
+
+    Args:
+        segments: Segments of the stream.
+        files: Reader of the files; streams that share it share its connections and its cache.
+    """
+    if not files.far([segment.location for segment in segments]):
+        return MappedSegments(segments)
+    from loadax.sources.io.remote_stream import RemoteSegments
+
+    return RemoteSegments(segments, files)
 
 
 def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

@@ -20,10 +20,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any, final
 
-from loadax.core.arguments import integer
 from loadax.core.log import log
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import BLOCK, Files
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.io.kept_files import (
     check_folder,
@@ -34,11 +33,6 @@ from loadax.sources.io.kept_files import (
     sweep,
     temporary_file,
 )
-from loadax.sources.io.paths import local_folder
-
-# Bytes of a block: small, so that a row of a few KiB costs little more than its own round trip; not smaller, so that
-# the cache has few files.
-BLOCK = 128 << 10
 
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4
@@ -195,16 +189,6 @@ class DiskCache:
         if not self._warned:
             self._warned = True
             log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
-
-
-def open_cache(folder: Any, limit: Any) -> DiskCache | None:
-    """Opens the cache in a folder; None: no cache.
-
-    Raises:
-        ArgumentError: When the limit is too small, or others can write to the folder.
-    """
-    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
-    return None if folder is None else DiskCache(local_folder("cache", folder), limit)
 
 
 def _read(path: Path, size: int) -> bytes | None:

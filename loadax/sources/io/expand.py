@@ -16,8 +16,7 @@ from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.format import Format
 from loadax.sources.io.files import Files
-from loadax.sources.io.object_stores import BUCKETS
-from loadax.sources.io.paths import local_path
+from loadax.sources.io.paths import BUCKETS, local_path
 from loadax.sources.neighbours import is_companion, is_hidden
 
 _BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")

@@ -8,21 +8,25 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 from urllib.parse import urlsplit
 
+from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
 from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
 from loadax.sources.io.identity import FileIdentity, digest_parts, resolved, sample_of
-from loadax.sources.io.object_stores import BUCKETS
-from loadax.sources.io.paths import is_remote, local_path
+from loadax.sources.io.paths import BUCKETS, is_remote, local_folder, local_path
 
 if TYPE_CHECKING:
     from loadax.sources.io.disk_cache import DiskCache
     from loadax.sources.io.remote import RemoteFiles
+
+# Bytes of a block of the cache: small, so that a row of a few KiB costs little more than its own round trip; not
+# smaller, so that the cache has few files.
+BLOCK = 128 << 10
 
 _DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
 _PART = 1 << 20
@@ -35,6 +39,13 @@ _KINDS = {
     stat.S_IFBLK: "device",
     stat.S_IFSOCK: "socket",
 }
+
+
+class RangeReader(Protocol):
+    """Reads byte ranges of files: `Files`, or `CachedFiles` with a cache in between."""
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Reads the bytes of each range."""
 
 
 @final
@@ -186,6 +197,24 @@ class Files:
         found = zip(new, self._remote.look_up(new) if new else (), strict=True)
         self._known.update((location, info) for location, info in found if info is not None)
         return {location: self._known.get(location) for location in locations}
+
+
+def files_with_cache(folder: Any, limit: Any) -> Files:
+    """Reader of files with a cache of blocks of remote ones in a folder.
+
+    Args:
+        folder: Value of the argument `cache`; None: no cache.
+        limit: Value of the argument `cache_bytes`.
+
+    Raises:
+        ArgumentError: When the limit is too small, or others can write to the folder.
+    """
+    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
+    if folder is None:
+        return Files()
+    from loadax.sources.io.disk_cache import DiskCache
+
+    return Files(DiskCache(local_folder("cache", folder), limit))
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:

@@ -14,9 +14,7 @@ from loadax.core.arguments import LARGEST
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange, too_short
 from loadax.sources.io.files import Files
-
-# The first bytes of a `.npy` file.
-MAGIC = b"\x93NUMPY"
+from loadax.sources.magic import NPY
 
 REMEDY = "write it with numpy.save; if it is a flat file of tokens, open it with from_tokens and dtype="
 _PREFIX = 12  # bytes of magic, version and the header's own length; no .npy file is shorter
@@ -86,7 +84,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
 
 def _span(start: bytes, location: str) -> tuple[int, int]:
     """Byte range of the header's text."""
-    if not start.startswith(MAGIC):
+    if not start.startswith(NPY):
         archive = (
             "an archive (.npz): save each of its arrays with numpy.save" if start.startswith(b"PK\3\4") else REMEDY
         )

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from loadax.errors import SourceError, StorageError
 from loadax.redaction import redact, redacted
+from loadax.sources.io.paths import BUCKETS
 
 # Timeout of one read in seconds: far longer than the six tries below take.
 PATIENCE = 300.0
@@ -25,9 +26,6 @@ STALLED = 10  # seconds without a byte, after which a request is sent again
 # Variables by which a role gets its credentials.
 _ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
-# Schemes of the URLs of buckets, whose objects can be listed.
-BUCKETS = ("s3", "gs", "az")
-
 _SCHEMES = (*BUCKETS, "http", "https")
 # A host, and at most a port, at the end of the authority of a URL.
 _HOST = re.compile(r"(?:^|@)(?:\[[^\]@]*\]|[^:@\[\]]*)(?::\d*)?$")

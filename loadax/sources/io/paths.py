@@ -11,6 +11,9 @@ from loadax.core.arguments import path as checked_path, shown
 from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 
+# Schemes of the URLs of buckets, whose objects can be listed.
+BUCKETS = ("s3", "gs", "az")
+
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
 
 

@@ -15,8 +15,9 @@ from loadax.redaction import redact
 from loadax.sources.io.attempts import attempt
 from loadax.sources.io.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
 from loadax.sources.io.exit import cancelled_at_exit
-from loadax.sources.io.object_stores import BUCKETS, PATIENCE, open_object_store, split_url
+from loadax.sources.io.object_stores import PATIENCE, open_object_store, split_url
 from loadax.sources.io.odd_keys import check_key, list_around, warn_of_odd
+from loadax.sources.io.paths import BUCKETS
 from loadax.sources.io.web_range import read_web_range
 
 _REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip

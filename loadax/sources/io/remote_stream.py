@@ -1,29 +1,18 @@
 """RemoteSegments: reads parts of a stream of remote files; coalesces nearby parts, reads all concurrently."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.protocols import Integers
 from loadax.sources.io.byte_ranges import GAP, JOINED, waves
-from loadax.sources.io.byte_stream import Ends, FileSpan, MappedSegments, copy_stretches, stretches_of
+from loadax.sources.io.byte_stream import Ends, FileSpan, copy_stretches, stretches_of
 from loadax.sources.io.disk_cache import CachedFiles
 from loadax.sources.io.files import Files
 
 _WAVE = 64 << 20  # bytes requested before the first are waited for
-
-
-def open_stream(segments: Sequence[FileSpan], files: Files) -> "ByteStream":
-    """Opens a stream of local files (memory-mapped) or of remote files (range requests).
-
-    Args:
-        segments: Segments of the stream.
-        files: Reader of the files; streams that share it share its connections and its cache.
-    """
-    far = files.far([segment.location for segment in segments])
-    return RemoteSegments(segments, files) if far else MappedSegments(segments)
 
 
 class _Group(NamedTuple):
@@ -95,7 +84,3 @@ def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
     lasts = np.append(firsts[1:], len(starts))
     begins, ends = starts[firsts], np.maximum.reduceat(stops, firsts)
     return list(map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist()))
-
-
-# Reads parts of a stream of local or remote files; `far`: a read waits for a network.
-ByteStream: TypeAlias = MappedSegments | RemoteSegments

@@ -1,7 +1,8 @@
 """The record of `.npy` files."""
 
+from loadax.sources import magic
 from loadax.sources.format import Format
 
 FORMAT = Format(
-    "from_npy", "a .npy file", r"(?i)\.npy$", rb"\x93NUMPY", "loadax.sources.npy.source:open_npy", options=("cache",)
+    "from_npy", "a .npy file", r"(?i)\.npy$", magic.NPY, "loadax.sources.npy.source:open_npy", options=("cache",)
 )

@@ -8,13 +8,11 @@ from loadax.core.arguments import path
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.sources.io.byte_stream import FileSpan
-from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.byte_stream import FileSpan, open_stream
 from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import files_with_cache
 from loadax.sources.io.npy_header import read_npy_headers
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote_stream import RemoteSegments
 from loadax.sources.stream_array import StreamArray
 
 
@@ -29,7 +27,7 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
-    files = Files(open_cache(cache, cache_bytes))
+    files = files_with_cache(cache, cache_bytes)
     given, structure = flatten(paths)
     local = [local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in given]
     locations = [str(file or url) for file, url in zip(local, given, strict=True)]
@@ -47,6 +45,6 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
                 f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
                 "numpy.ascontiguousarray(array), or copy the file to this machine"
             )
-        stream = RemoteSegments([FileSpan(location, header.begin, header.size)], files)
+        stream = open_stream([FileSpan(location, header.begin, header.size)], files)
         arrays.append(StreamArray(stream, header.dtype, header.shape))
     return ArraySource(structure.build(arrays))

@@ -1,12 +1,13 @@
 """The records of tar files (WebDataset) and TFRecord files."""
 
+from loadax.sources import magic
 from loadax.sources.format import Format
 
 WEBDATASET = Format(
     "from_webdataset",
     "a tar file",
     r"\.tar$",
-    rb"(?s).{257}ustar",
+    magic.TAR,
     "loadax.sources.shards.webdataset:open_webdataset",
     lacks=".tar file in it",
     options=("columns", "size", "cache"),

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from loadax.core.spec import stack
 from loadax.protocols import ArraySpec, Integers, Location
-from loadax.sources.io.byte_stream import FileSpan
+from loadax.sources.io.byte_stream import FileSpan, open_stream
 from loadax.sources.io.files import Files
 from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote_stream import open_stream
 from loadax.sources.passes.file_index import ENTRY
 
 

@@ -17,9 +17,8 @@ from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.compression import compression_of
-from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import Files, files_with_cache
 from loadax.sources.io.index_folder import Entry
 from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
@@ -125,7 +124,7 @@ def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> T
     parsed = None if features is None else features_of(features)
     if parsed is not None:
         example_class()
-    files = Files(open_cache(options.cache, options.cache_bytes))
+    files = files_with_cache(options.cache, options.cache_bytes)
     locations = expand(paths, TFRECORD, files)
     entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))

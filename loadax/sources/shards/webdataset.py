@@ -17,9 +17,8 @@ from loadax.sources.format import RecordOptions
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.images.format import ENDINGS
-from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import files_with_cache
 from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
 from loadax.sources.passes.file_index import index_files
 from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
@@ -204,7 +203,7 @@ def open_webdataset(
     flag("decode", decode)
     if images[0] is not None and not decode:
         raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
-    files = Files(open_cache(options.cache, options.cache_bytes))
+    files = files_with_cache(options.cache, options.cache_bytes)
     wanted = _columns(columns)
     locations = expand(paths, WEBDATASET, files)
     entry = index_files(RECORDS, files, locations, options)

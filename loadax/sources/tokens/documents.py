@@ -14,7 +14,7 @@ from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.io.disk_cache import DiskCache, open_cache
+from loadax.sources.io.files import Files, files_with_cache
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
 from loadax.sources.npy.source import open_npy
 from loadax.sources.tokens.files import find_token_files, open_token_stream
@@ -107,18 +107,18 @@ def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes:
         ArgumentError: When an argument is invalid; shows it.
         SourceError: When a file is missing, cut short or mislabelled, or the offsets don't fit; names it.
     """
-    blocks = open_cache(cache, cache_bytes)
+    files = files_with_cache(cache, cache_bytes)
     if offsets is None:
         if not _is_files(data):
             raise ArgumentError(
                 f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
                 "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
             )
-        found = find_token_files(data, dtype, True, blocks)
+        found = find_token_files(data, dtype, True, files)
         begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
         return DocumentSource(open_token_stream(found), begins, ends)
     leaves, structure = flatten(data, is_leaf=_is_files)  # several files are one stream, not a tree of arrays
-    flats = [_open_flat(leaf, dtype, blocks) for leaf in leaves]
+    flats = [_open_flat(leaf, dtype, files) for leaf in leaves]
     bounds = _bounds(offsets, common_length(structure.paths, list(map(len, flats))))
     return DocumentSource(structure.build(flats), bounds[:-1], bounds[1:])
 
@@ -128,9 +128,9 @@ def _is_files(data: Any) -> bool:
     return all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
 
 
-def _open_flat(data: Any, dtype: Any, cache: DiskCache | None) -> ArrayLeaf:
+def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
     if _is_files(data):
-        return open_token_stream(find_token_files(data, dtype, False, cache))
+        return open_token_stream(find_token_files(data, dtype, False, files))
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
     array = np.asanyarray(data)

@@ -10,17 +10,14 @@ from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import no_such_file
-from loadax.sources.io.byte_stream import FileSpan
-from loadax.sources.io.disk_cache import DiskCache
+from loadax.sources.io.byte_stream import FileSpan, open_stream
 from loadax.sources.io.expand import expand, file_name
 from loadax.sources.io.files import Files
-from loadax.sources.io.npy_header import MAGIC, read_npy_headers
 from loadax.sources.io.paths import local_path
-from loadax.sources.io.remote_stream import open_stream
+from loadax.sources.magic import NPY
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers
-from loadax.sources.tokens.megatron import read_index
 
 
 class TokenFile(NamedTuple):
@@ -38,7 +35,7 @@ class TokenFiles(NamedTuple):
     entries: tuple[TokenFile, ...]
 
 
-def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | None) -> TokenFiles:
+def find_token_files(path: Any, dtype: Any, documents: bool, files: Files) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
@@ -46,7 +43,7 @@ def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | 
             or a list of these, which keeps its order. An `.idx` file selects the pair.
         dtype: Dtype of the tokens in flat files without a header; other files contain it.
         documents: Whether document offsets are required.
-        cache: Local cache of remote blocks; None: no cache.
+        files: Reader of the files.
 
     Raises:
         ArgumentError: When an argument is invalid, or `dtype` is missing.
@@ -56,7 +53,6 @@ def find_token_files(path: Any, dtype: Any, documents: bool, cache: DiskCache | 
     if wanted is not None and wanted.kind not in "iu":
         what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
         raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype")
-    files = Files(cache)
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
@@ -77,7 +73,7 @@ def _describe(
     files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool
 ) -> list[TokenFile]:
     arrays = _with_npy_headers(files, [location for location in given if _suffix(location) == ".npy"], dtype)
-    by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True))
+    by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True)) if arrays else {}
     flat = [location for location in given if location not in by_location]
     required = {location for location in flat if _suffix(location) == ".idx"}
     candidates = [location for location in flat if location in required or (look and _suffix(location) == ".bin")]
@@ -101,13 +97,15 @@ def _describe(
 
 def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] | None) -> Sequence[str]:
     """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
-    if dtype is None or not arrays or any(start == MAGIC for start in files.read_starts(arrays, len(MAGIC))):
+    if dtype is None or not arrays or any(start == NPY for start in files.read_starts(arrays, len(NPY))):
         return arrays
     log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
     return []
 
 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
+    from loadax.sources.io.npy_header import read_npy_headers
+
     entries = []
     for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
         what = f"{location} is {header.dtype}{list(header.shape)}"
@@ -120,6 +118,8 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
 
 
 def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
+    from loadax.sources.tokens.megatron import read_index
+
     parsed = read_index(files, index)
     size = parsed.tokens * parsed.dtype.itemsize
     if not files.exists([location])[0]:

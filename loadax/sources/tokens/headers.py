@@ -9,7 +9,7 @@ import numpy as np
 from loadax.errors import SourceError
 from loadax.sources.io.byte_ranges import ByteRange
 from loadax.sources.io.files import Files
-from loadax.sources.io.npy_header import MAGIC
+from loadax.sources.magic import NPY
 
 _LLM_C = struct.Struct("<iii1012x")  # magic, version and number of tokens, in 256 int32
 _LLM_C_TOKENS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # of GPT-2 and Llama 3
@@ -38,7 +38,7 @@ def read_token_headers(files: Files, locations: Sequence[str]) -> list[TokenHead
     """
     starts, headers = files.read_starts(locations, _LLM_C.size), []
     for location, start, size in zip(locations, starts, files.sizes(locations), strict=True):
-        if start.startswith(MAGIC):
+        if start.startswith(NPY):
             raise SourceError(f"{location} is a .npy file; give it a name that ends in .npy")
         headers.append(_llm_c(location, start, size) or _litgpt(location, start, size))
         count, first = struct.unpack("<II", start[:8].ljust(8, b"\0"))

@@ -12,10 +12,9 @@ from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Output
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.io.disk_cache import open_cache
+from loadax.sources.io.files import files_with_cache
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream
-from loadax.sources.tokens.megatron import read_documents
 
 
 @final
@@ -37,6 +36,8 @@ class SegmentIds:
     @cached_property
     def begins(self) -> Integers:
         """First tokens of the documents, int64[m], ascending, without empty documents."""
+        from loadax.sources.tokens.megatron import read_documents
+
         return np.unique(read_documents(self._files, self.indices)[0])
 
     def number_into(self, first: Integers, columns: tuple[int, int], out: Array) -> None:
@@ -151,7 +152,7 @@ def open_tokens(
     stride = seq_len if stride is None else integer("stride", stride, 1)
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
-    token_files = find_token_files(path, dtype, segment_ids, open_cache(cache, cache_bytes))
+    token_files = find_token_files(path, dtype, segment_ids, files_with_cache(cache, cache_bytes))
     documents = SegmentIds(token_files) if segment_ids else None
     return TokenSource(open_token_stream(token_files), documents, seq_len, stride, targets)
 

@@ -13,8 +13,8 @@ import pytest
 
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.disk_cache import BLOCK, CachedFiles, DiskCache, open_cache
-from loadax.sources.io.files import Files
+from loadax.sources.io.disk_cache import CachedFiles, DiskCache
+from loadax.sources.io.files import BLOCK, Files, files_with_cache
 from loadax.sources.io.identity import FileIdentity
 from loadax.sources.npy.source import open_npy
 from tests.limits import HANG, until
@@ -161,7 +161,7 @@ def test_a_full_disk_stops_nothing(
 def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"cache='.*file' is not used: .*file is not a folder; pass a folder of"):
-        open_cache(str(tmp_path / "file"), 1 << 20)
+        files_with_cache(str(tmp_path / "file"), 1 << 20)
     with pytest.raises(ArgumentError, match=r"cache='/proc/none' can't be written: .*; pass a folder of your own"):
         CachedFiles(Files(DiskCache("/proc/none", 1 << 20)), {})
 

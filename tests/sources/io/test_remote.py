@@ -19,9 +19,9 @@ from loadax.errors import SourceError
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.byte_stream import FileSpan, MappedSegments
+from loadax.sources.io.byte_stream import ByteStream, FileSpan, MappedSegments
 from loadax.sources.io.files import Files
-from loadax.sources.io.remote_stream import ByteStream, RemoteSegments
+from loadax.sources.io.remote_stream import RemoteSegments
 from loadax.sources.npy.source import open_npy
 from loadax.testing import check_source
 from tests.servers.faults import Fault, FaultProxy

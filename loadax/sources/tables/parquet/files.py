@@ -18,8 +18,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Location
 from loadax.sources.io.byte_ranges import ByteRange, changed, waves
-from loadax.sources.io.disk_cache import CachedFiles
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import Files, RangeReader
 from loadax.sources.io.paths import is_remote
 from loadax.sources.io.range_file import RangeFile
 from loadax.sources.tables.arrow.layout import arrow_ints
@@ -105,7 +104,11 @@ class ParquetFiles:
         self._infos = files.infos(self.locations)
         far = {file: location for file, location in enumerate(self.locations) if is_remote(location)}
         extents = {location: self._infos[file].size for file, location in far.items()}
-        self._files: Files | CachedFiles = files if files.cache is None or not far else CachedFiles(files, extents)
+        self._files: RangeReader = files
+        if far and files.cache is not None:
+            from loadax.sources.io.disk_cache import CachedFiles
+
+            self._files = CachedFiles(files, extents)
         self.far = bool(far)
         self._reset()
         self._remote = dict(zip(far, self._tails(list(far)), strict=True))  # bytes of the footers of remote files

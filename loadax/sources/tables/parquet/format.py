@@ -1,12 +1,13 @@
 """The record of Parquet files."""
 
+from loadax.sources import magic
 from loadax.sources.format import Format
 
 FORMAT = Format(
     "from_parquet",
     "a Parquet file",
     r"(?i)\.(parquet|pq)$",
-    rb"PAR1",
+    magic.PARQUET,
     "loadax.sources.tables.parquet.open:open_parquet",
     lacks=".parquet file",
     requires={"pyarrow": "pyarrow"},

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from loadax.core.arguments import entries, integer
 from loadax.errors import SourceError
-from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import files_with_cache
 from loadax.sources.io.paths import is_remote, local_path
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.tables.arrow.nulls import Found, first_null
@@ -44,7 +43,7 @@ def open_parquet(
         LeafTypeError: When a column has a type without an array.
     """
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
-    files = Files(open_cache(cache, cache_bytes))
+    files = files_with_cache(cache, cache_bytes)
     try:
         locations = expand(paths, FORMAT, files)
     except SourceError:

@@ -1,5 +1,6 @@
 """The records of JSON lines and CSV files."""
 
+from loadax.sources import magic
 from loadax.sources.format import Format
 
 _PACKED = r"(\.(gz|bz2|xz|zst))?$"
@@ -7,7 +8,7 @@ JSONL = Format(
     "from_jsonl",
     "a file of JSON lines",
     rf"(?i)\.(jsonl|ndjson){_PACKED}",
-    rb'\s*\{[ \t]*("[^\n]*":[^\n]*(\}[ \t\r]*(\n|\Z)|\Z)|\}[ \t\r]*(\n|\Z))',
+    magic.JSONL,
     "loadax.sources.tables.text.jsonl:open_jsonl",
     lacks=".jsonl file",
     requires={"pyarrow": "pyarrow"},

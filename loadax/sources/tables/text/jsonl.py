@@ -18,9 +18,8 @@ from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.format import RecordOptions
-from loadax.sources.io.disk_cache import open_cache
 from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
+from loadax.sources.io.files import files_with_cache
 from loadax.sources.io.index_folder import Entry, check_array
 from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.records import Records
@@ -148,7 +147,7 @@ def open_jsonl(
         LeafTypeError: When a column has a type without an array.
     """
     types = arrow_types(dtypes, text=False)
-    files = Files(open_cache(options.cache, options.cache_bytes))
+    files = files_with_cache(options.cache, options.cache_bytes)
     locations = decompressed(files, expand(paths, JSONL, files), options.cache, options.progress)
     entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
