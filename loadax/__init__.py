@@ -7,6 +7,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from loadax.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from loadax import errors, seeds, sharding, testing
     from loadax.combine import concat, mix, zip
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from loadax.loader.metrics.stats import Stats
     from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
-
-__version__ = "0.1.0"
 
 _HOME = {  # of names that are not in `loadax.io`
     "Buckets": "loadax.loader.buckets",

@@ -1,7 +1,6 @@
 """What the real processes of `test_jax_runs.py` do."""
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from jax import numpy as jnp
 
 import loadax
 from loadax import Dataloader, from_arrays
+from loadax.core import version
 from loadax.errors import HostError
 from loadax.sharding.key_value import key_value_store
 from tests.key_values import check_store
@@ -45,7 +45,7 @@ def culprits() -> None:
     for field, (other, usual, unusual) in CASES.items():
         with pytest.MonkeyPatch.context() as patch:
             if field.startswith("version") and differs:
-                patch.setattr(sys.modules["loadax"], "__version__", "0.0.1")
+                patch.setattr(version, "__version__", "0.0.1")
             message = refused(other() if differs else loader())
         message = message.replace(" (", "(")
         assert message.startswith(f"hosts differ in {field}: {unusual if count > 2 else usual}")

@@ -1,7 +1,6 @@
 """What decides a run, as a record that every host publishes, and the text of how the records differ."""
 
 import json
-import sys
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from loadax import seeds
+from loadax.core import version
 from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import some
 from loadax.core.tree import flatten
@@ -51,8 +51,7 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
     mesh = shard.mesh
     devices = [] if isinstance(mesh, PlannedMesh) else [int(device.id) for device in mesh.devices.flat]
     return {
-        # Of a module that is loaded, whatever the layers.
-        "version of loadax": sys.modules["loadax"].__version__,
+        "version of loadax": version.__version__,
         "version of numpy": np.__version__,
         "version of jax": jax.__version__,
         "number of rows": dataset.reader.num_rows,

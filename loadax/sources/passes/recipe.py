@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 import numpy as np
 
+from loadax.core import version
 from loadax.core.tasks import Raised
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import kept_folder, open_kept, stamp_of, temporary_file
@@ -198,7 +199,7 @@ def check_versions(known: dict[str, str], argument: str) -> None:
 
 def versions() -> dict[str, str]:
     """Versions that a worker and the process with the executor must have in common, by name."""
-    return {"loadax": sys.modules["loadax"].__version__, "Python": ".".join(map(str, sys.version_info[:2]))}
+    return {"loadax": version.__version__, "Python": ".".join(map(str, sys.version_info[:2]))}
 
 
 def _text(versions: dict[str, str]) -> str:
