@@ -1,0 +1,125 @@
+"""What the smallest programs import: a newcomer reads no more than that to follow one of them.
+
+A limit that is exceeded tells that a room is imported where it is not called. Import it in the verb, opener or option
+that needs it; `python -X importtime` shows who imports it first.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.limits import HANG
+
+ROOT = Path(__file__).parents[1]
+# Packages that no program needs before it opens a store or asks for a library. JAX itself imports cloudpickle.
+HEAVY = ("tensorstore", "grain", "array_record", "obstore", "pandas", "pyarrow", "datasets", "cv2", "PIL", "tqdm")
+
+_ARRAYS = "data = loadax.from_arrays({'x': np.arange(64.0)}).shuffle(seed=0).map(lambda row: row)\n"
+_TOKENS = """
+np.arange(6400, dtype=np.uint16).tofile("tokens.bin")
+data = loadax.from_tokens("tokens.bin", seq_len=9, dtype="uint16").shuffle(seed=0)
+"""
+_PARQUET = """
+import pyarrow as pa
+from pyarrow import parquet
+parquet.write_table(pa.table({"x": np.arange(64.0)}), "numbers.parquet")
+data = loadax.from_parquet("numbers.parquet").shuffle(seed=0)
+"""
+_READ = "data.read(range(8))\n"
+_TRAIN = "for batch in loadax.Dataloader(data, 8, num_epochs=1): pass\n"
+_IN_PROCESSES = _TRAIN.replace("8,", "8, num_workers=2, worker_type='process',")
+_REPORT = """
+paths = [getattr(module, "__file__", None) for name, module in sys.modules.items() if name.split(".")[0] == "loadax"]
+print("REPORT", json.dumps([sorted({path for path in paths if path and path.endswith(".py")}), sorted(sys.modules)]))
+"""
+
+
+class Weight(NamedTuple):
+    """Most that a program imports.
+
+    Args:
+        program: The program.
+        files: Files of loadax.
+        tokens: Tokens of their code, without docstrings and comments.
+        heavy: Packages of `HEAVY` that it may import.
+    """
+
+    program: str
+    files: int
+    tokens: int
+    heavy: tuple[str, ...] = ()
+
+
+# Some 5 % above what is reached.
+WEIGHTS = {
+    "described arrays": Weight(_ARRAYS, 36, 41_000),
+    "read arrays": Weight(_ARRAYS + _READ, 38, 43_000),
+    "read tokens": Weight(_TOKENS + _READ, 50, 50_000),
+    "read parquet": Weight(_PARQUET + _READ, 66, 66_000, ("pyarrow", "pandas")),
+    "arrays": Weight(_ARRAYS + _TRAIN, 230, 230_000, ("tensorstore",)),
+    "processes": Weight(_ARRAYS + _IN_PROCESSES, 230, 230_000, ("tensorstore",)),
+    "tokens": Weight(_TOKENS + _TRAIN, 232, 232_000, ("tensorstore",)),
+    "parquet": Weight(_PARQUET + _TRAIN, 244, 245_000, ("tensorstore", "pyarrow", "pandas")),
+}
+
+
+def count_tokens(path: str) -> int:
+    """Number of tokens of a file's code, without comments and docstrings."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+    source = Path(path).read_text(encoding="utf-8")
+    count, begins_statement = 0, True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_docstring = begins_statement and token.type == tokenize.STRING
+        if token.type in layout or token.type == tokenize.ENDMARKER:
+            begins_statement = begins_statement or token.type == tokenize.NEWLINE
+            continue
+        begins_statement = False
+        count += not is_docstring
+    return count
+
+
+def imported_by(program: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Paths of the files of loadax, and names of all modules, that a program in a new process imports."""
+    begin = "import json, sys\nimport numpy as np\nimport loadax\nif __name__ == '__main__':\n"
+    body = "".join(f"    {line}\n" for line in (program + _REPORT).splitlines())
+    script = folder / "program.py"
+    script.write_text(begin + body, encoding="utf-8")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script.name]
+    run = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=HANG
+    )
+    reports = [line.removeprefix("REPORT ") for line in run.stdout.splitlines() if line.startswith("REPORT ")]
+    assert len(reports) == 1, run.stderr
+    paths, modules = json.loads(reports[0])
+    return paths, modules
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_program_imports_only_the_rooms_that_it_uses(name: str, tmp_path: Path) -> None:
+    weight = WEIGHTS[name]
+    paths, modules = imported_by(weight.program, tmp_path)
+    names = [Path(path).relative_to(ROOT).as_posix() for path in paths]
+    assert {*HEAVY} & {*modules} <= {*weight.heavy}
+    assert len(names) <= weight.files, names
+    assert sum(map(count_tokens, paths)) <= weight.tokens, names
+
+
+def test_docstrings_and_comments_are_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text('"""A module."""\n\n\ndef one():  # of two\n    """Returns one."""\n    return "one"\n')
+    assert count_tokens(str(path)) == len(["def", "one", "(", ")", ":", "return", '"one"'])
+
+
+@pytest.mark.processes
+def test_dataset_without_a_loader_imports_no_jax(tmp_path: Path) -> None:
+    _, modules = imported_by(_ARRAYS + _READ, tmp_path)
+    assert {"jax", "jaxlib", "cloudpickle"} & {*modules} == set()
