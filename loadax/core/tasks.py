@@ -22,7 +22,7 @@ from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.protocols import Engine
 
-_TRIES = 3  # of a task, and of an engine that finishes none in between, beyond the first and those of the engine
+_TRIES = 3  # of a task beyond the first and those of the engine, and of an engine that has never finished one
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
 _RECENT = 1000  # tasks whose median is taken
@@ -185,7 +185,10 @@ class TaskRun:
         self._again: deque[int] = deque()
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._finished: set[int] = set()
-        self._losses, self._lost, self._is_lossy = 0, Counter[int](), False
+        self._losses = 0  # since a task was finished
+        self._breaks = 0  # executors that broke since a task was finished
+        self._lost: Counter[int] = Counter()  # by task
+        self._is_lossy = False
         self._orders, self._newest = 0, 0  # of submissions: how many, and the last one that was answered
         self._overtaken: dict[int, float] = {}  # by order: when an answer to a later submission was seen
         self._seconds: deque[float] = deque(maxlen=_RECENT)
@@ -203,7 +206,8 @@ class TaskRun:
         Raises:
             BaseException: What a task has raised.
             ArgumentError: When the engine's workers can't import loadax.
-            WorkerError: When the engine loses tasks again and again, or its executor can't be used any more.
+            WorkerError: When the engine loses a task again and again, or breaks before it finishes any, or its executor
+                can't be used any more.
         """
         is_whole = False
         try:
@@ -231,7 +235,8 @@ class TaskRun:
             if self._remote or all(attempt.number > self._failed[0] for attempt in self._running.values()):
                 raise self._failed[1]
             return False
-        while len(self._running) < self._window:
+        window = 1 if self._is_suspect() else self._window
+        while len(self._running) < window:
             number = self._again.popleft() if self._again else self._tasks.claim()
             if number is None:
                 break
@@ -281,10 +286,18 @@ class TaskRun:
         self._seconds.append(result)
         self._longest = max(self._longest, result)
         self._losses = 0
+        self._breaks = 0
         self._tasks.finish(attempt.number)
 
+    def _is_suspect(self) -> bool:
+        """Whether the engine may finish nothing at all: it then gets one task at a time, until it finishes one.
+
+        So a hopeless engine is given up after a few losses, although each task has its own tries.
+        """
+        return self._losses > _TRIES and (not self._finished or self._breaks > _TRIES)
+
     def _lose(self, error: BaseException, number: int, *, is_broken: bool) -> None:
-        """Counts a loss of the engine, and makes a broken one again; gives up after several."""
+        """Counts a loss of the engine, and makes a broken one again; gives up after several of one task."""
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
             raise ArgumentError(
                 f"the workers of the executor can't import loadax ({error}); install it there, in the same version",
@@ -299,6 +312,8 @@ class TaskRun:
         self._losses += 1
         self._lost[number] += 1
         self._is_lossy = True
+        if is_broken:
+            self._breaks += 1
         is_stillborn = is_broken and not self._finished
         if is_stillborn and self._executor is not None and _runs_main_script(self._executor):
             raise WorkerError(
@@ -306,7 +321,7 @@ class TaskRun:
                 "processes runs the main script, which nothing in it prevents: put the code that runs there under "
                 '`if __name__ == "__main__":`'
             ) from None
-        if max(self._losses, self._lost[number]) > _TRIES:
+        if self._lost[number] > _TRIES or (is_stillborn and self._breaks > _TRIES):
             in_row = f"tasks {self._losses} times in a row, without finishing any, task {number} last"
             losses = in_row if self._losses > _TRIES else f"task {number} {self._lost[number]} times"
             what = f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers"
@@ -318,13 +333,20 @@ class TaskRun:
                 ) from None
             raise WorkerError(f"{what}: they may lack memory") from error
         log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
-        if is_broken or (self._losses > 1 and not isinstance(self._engine, Executor)):
+        is_replaced = is_broken or (self._losses > 1 and not isinstance(self._engine, Executor))
+        if is_replaced or self._is_suspect():
             running = {attempt.number for attempt in self._running.values()}
             self._again.extend(sorted(running - self._finished - {number, *self._again}))
+            for future in self._running if not is_replaced else ():
+                future.cancel()
             self._former.update(self._running)
             self._running.clear()
+        if is_replaced:
             self._close(wait=False)
-        self._again.append(number)  # after the others, since it may be what kills workers
+        if self._is_suspect():
+            self._again.appendleft(number)  # first, so that it is known soon whether nothing can be run
+        else:
+            self._again.append(number)  # after the others, since it may be what kills workers
 
     def _check_silence(self) -> None:
         """Makes an engine again that has not answered for long, if it did before; its answers count even then."""

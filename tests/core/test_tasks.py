@@ -50,7 +50,7 @@ class Engine(Executor):
         if self.is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         self.world.submitted.append(number)
-        copies = [began for _, other, _, began in self.pending if other == number]
+        copies = [began for future, other, _, began in self.pending if other == number and not future.cancelled()]
         if copies:
             assert self.world.remote
             assert len(copies) == 1
@@ -160,7 +160,7 @@ def test_any_losses_and_waits_finish_each_task_once(data: st.DataObject, count: 
         try:
             world.run(window=window)
         except WorkerError:
-            assert in_row > 3 or max(lost.values()) > 3
+            assert max(lost.values()) > 3 or (in_row > 3 and not world.numbers.finished)
             assert max(world.numbers.finished.values(), default=1) == 1
         else:
             assert world.numbers.finished == dict.fromkeys(range(count), 1)
@@ -220,6 +220,62 @@ def test_engine_that_finishes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(WorkerError, match=message):
         world.run()
     assert len(world.engines) == 4
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+@pytest.mark.parametrize("is_instance", [True, False])
+def test_losses_spread_over_tasks_leave_each_task_its_tries(
+    tries: int, is_instance: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine loses the first tries of every task, one after the other."""
+    lost = Counter[int]()
+
+    def happens() -> None:
+        engine = next(engine for engine in reversed(world.engines) if engine.pending)
+        future, number, *_ = engine.pending[0]
+        if lost[number] < tries and not future.cancelled():
+            lost[number] += 1
+            engine.lose(0, OSError("node died"))
+        else:
+            engine.finish(0)
+
+    world = World(40, happens, monkeypatch)
+    world.run(world.make() if is_instance else None, window=16)
+    assert world.numbers.finished == dict.fromkeys(range(40), 1)
+
+
+def test_pools_that_break_spread_over_tasks_leave_each_task_its_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a task is finished, each pool breaks three times for every other one."""
+    broken = Counter[int]()
+
+    def happens() -> None:
+        engine = world.engines[-1]
+        number = engine.pending[0][1]
+        if world.numbers.finished and broken[number] < 3:
+            broken[number] += 1
+            engine.destroy()
+        else:
+            engine.finish(0)
+
+    world = World(6, happens, monkeypatch)
+    world.run(window=4)
+    assert world.numbers.finished == dict.fromkeys(range(6), 1)
+
+
+def test_hopeless_executor_is_given_up_after_few_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = 0
+
+    def happens() -> None:
+        nonlocal losses
+        (engine,) = world.engines
+        index = next(index for index, (future, *_) in enumerate(engine.pending) if not future.cancelled())
+        engine.lose(index, OSError("node died"))
+        losses += 1
+
+    world = World(400, happens, monkeypatch)
+    with pytest.raises(WorkerError, match=r"lost tasks 7 times in a row, without finishing any, task 3 last: OSError"):
+        world.run(world.make(), window=64)
+    assert losses == 7
 
 
 def test_task_that_kills_workers_is_named_after_all_others_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
