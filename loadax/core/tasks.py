@@ -7,6 +7,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import suppress
 from inspect import signature
 from math import inf
 from multiprocessing import current_process
@@ -26,6 +27,7 @@ _TRIES = 3  # of a task beyond the first and those of the engine, and of an engi
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
 _RECENT = 1000  # tasks whose median is taken
+_PER_WORKER = 64  # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
 _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
 
 
@@ -129,6 +131,19 @@ def _check_main_script(executor: Executor, name: str) -> None:
     )
 
 
+def workers_of(executor: Executor) -> int:
+    """Number of tasks that an executor runs at a time, as far as it tells; else a number that limits nothing."""
+    client = getattr(executor, "_client", None)  # Dask has no public way from an executor to its client
+    with suppress(Exception):  # whatever a lost scheduler raises, or an executor that has no such attribute
+        if client is not None and type(executor).__module__.startswith("distributed."):
+            return sum(client.nthreads().values())
+        for name in ("_max_workers", "max_workers"):  # of those of Python, loky and mpi4py; of executorlib
+            workers = getattr(executor, name, None)
+            if isinstance(workers, int):
+                return workers
+    return sys.maxsize
+
+
 def _runs_main_script(executor: Executor) -> bool:
     """Whether processes of a pool import a main script that never asks for its name, and so run all of it."""
     script = _imported_script(executor)
@@ -172,7 +187,7 @@ class TaskRun:
     Args:
         tasks: The tasks.
         engine: What runs them. An executor that it makes is shut down at the end.
-        window: Number of tasks that are submitted at a time.
+        window: Number of tasks that are submitted at a time; fewer where the executor has few workers.
         remote: Whether tasks run in processes that may be slow or forget them: a task that takes much longer than
             others is submitted a second time, and so are all after a long silence. Tasks must allow that.
     """
@@ -180,6 +195,7 @@ class TaskRun:
     def __init__(self, tasks: Tasks, engine: Engine, window: int, *, remote: bool):
         self._tasks, self._engine, self._window, self._remote = tasks, engine, window, remote
         self._executor: Executor | None = None
+        self._workers = 1  # of the executor
         self._running: dict[Future[Any], _Attempt] = {}
         self._former: dict[Future[Any], _Attempt] = {}  # of executors that were given up; some may still answer
         self._again: deque[int] = deque()
@@ -235,8 +251,7 @@ class TaskRun:
             if self._remote or all(attempt.number > self._failed[0] for attempt in self._running.values()):
                 raise self._failed[1]
             return False
-        window = 1 if self._is_suspect() else self._window
-        while len(self._running) < window:
+        while len(self._running) < self._window_now():
             number = self._again.popleft() if self._again else self._tasks.claim()
             if number is None:
                 break
@@ -245,16 +260,27 @@ class TaskRun:
         if self._remote and perf_counter() > self._next_look:
             self._next_look = perf_counter() + _POLL
             self._check_silence()
-            if len(self._running) < self._window and len(self._seconds) >= _FEWEST:
+            if self._executor is not None and len(self._running) >= self._window_now():
+                self._workers = workers_of(self._executor)  # some have come, such as those of an adaptive cluster
+            if len(self._running) < self._window_now() and len(self._seconds) >= _FEWEST:
                 self._copy_stragglers(call)
         if self._again or not self._tasks.is_complete():
             return False
         return all(attempt.number in self._finished for attempt in self._running.values())
 
+    def _window_now(self) -> int:
+        """Number of tasks that the engine may have now."""
+        if self._is_suspect():
+            return 1
+        if self._executor is None:
+            return min(self._window, _PER_WORKER)
+        return min(self._window, _PER_WORKER * max(1, self._workers))
+
     def _submit(self, call: Call, number: int) -> None:
         try:
             if self._executor is None:
                 self._executor = open_engine(self._engine)
+                self._workers = workers_of(self._executor)
             self._orders += 1
             future = self._executor.submit(*call(number, self._orders))
         except RuntimeError as error:  # a broken executor, or one that was shut down
@@ -370,7 +396,7 @@ class TaskRun:
             slow = now - since > limit and number not in self._finished
             if self._again:  # the executor is broken
                 break
-            if slow and copies[number] == 1 and len(self._running) < self._window:
+            if slow and copies[number] == 1 and len(self._running) < self._window_now():
                 log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
                 self._submit(call, number)
 

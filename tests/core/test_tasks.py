@@ -17,6 +17,7 @@ from hypothesis import given, strategies as st
 from loadax.core import patience, tasks
 from loadax.core.tasks import Raised, TaskRun
 from loadax.errors import ArgumentError, WorkerError
+from loadax.sources.passes import kept_pass
 
 MOST = 400  # steps of a simulation with faults; after these, all that is submitted ends well
 
@@ -276,6 +277,26 @@ def test_hopeless_executor_is_given_up_after_few_losses(monkeypatch: pytest.Monk
     with pytest.raises(WorkerError, match=r"lost tasks 7 times in a row, without finishing any, task 3 last: OSError"):
         world.run(world.make(), window=64)
     assert losses == 7
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, 64), (3, 192), (8, 256), (None, 256)])
+def test_executor_has_at_most_64_tasks_a_worker_and_256_in_all(
+    workers: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = 0
+
+    def happens() -> None:
+        nonlocal largest
+        (engine,) = world.engines
+        largest = max(largest, len(engine.pending))
+        engine.finish(0)
+
+    world = World(400, happens, monkeypatch)
+    engine = world.make()
+    if workers is not None:
+        engine._max_workers = workers  # type: ignore[attr-defined]
+    world.run(engine, window=kept_pass._WINDOW)
+    assert largest == most
 
 
 def test_task_that_kills_workers_is_named_after_all_others_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from loadax.sources.passes.recipe import Work, call_of, written_recipe
 from loadax.sources.passes.remote_errors import unwrap
 from loadax.sources.passes.shared import REMEDY, SharedPass, shared_pass
 
-_WINDOW = 1 << 10  # tasks that an executor has at a time
+_WINDOW = 256  # most tasks that an executor has at a time
 _MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
 _FEW_PARTS, _MANY_PARTS = 64, 512
