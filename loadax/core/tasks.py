@@ -27,7 +27,9 @@ _TRIES = 3  # of a task beyond the first and those of the engine, and of an engi
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
 _RECENT = 1000  # tasks whose median is taken
-_PER_WORKER = 64  # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
+_PER_WORKER = (
+    64  # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
+)
 _SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
 
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -318,6 +319,28 @@ def test_late_task_is_given_to_another_worker() -> None:
         equal(batches, Dataloader(numbers(), BATCH))
         stats = batches.stats()
     assert stats.given_again + stats.read_here > 0
+
+
+def test_pool_that_starts_slowly_decodes_few_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tasks wait for its only worker, for longer than one takes that is not late."""
+    monkeypatch.setattr(engine, "_LEAST", 1.0)  # as it is
+    started, log = threading.Event(), tmp_path / "log"
+
+    class Cold(ThreadPoolExecutor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            return super().submit(lambda: started.wait(HANG) and fn(*args, **kwargs))
+
+    def decode(row: int) -> np.int32:
+        time.sleep(0.001)
+        with log.open("a") as out:
+            out.write(f"{row}\n")
+        return np.int32(row)
+
+    data = from_source(range(4096)).map(decode, spec=np.int32(0))
+    with Cold(1) as pool, closing(Dataloader(data, BATCH, remote=pool, num_workers=8).iterate()) as batches:
+        threading.Timer(0.1, started.set).start()
+        assert sum(len(batch) for batch in batches) == 4096
+    assert len(log.read_text().split()) <= 1.1 * 4096
 
 
 # Errors and ends

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from loadax.core.log import log
 from loadax.core.tasks import open_engine
@@ -21,7 +21,8 @@ from loadax.protocols import Engine
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
 _SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0
-_AGED = 1.5  # times these seconds, a task is late even if no later one has overtaken it
+_AGED = 1.5  # times these seconds, beside the wait for tasks before it, a task is late even if none has overtaken it
+_LATEST = 8  # pieces whose mean distance tells how long a task waits for those before it
 _FIRST = 0.5  # seconds, before any answer
 _GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
 _STARTING = 15.0  # seconds that workers have before their first answer
@@ -39,6 +40,22 @@ _RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers,
 
 # Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
 Answers: TypeAlias = SimpleQueue[Future[Any] | None]
+
+
+class _Given(NamedTuple):
+    """A task that was given out, and is not answered.
+
+    Args:
+        began: When it was given out.
+        executor: What has it.
+        answers: Where its future goes.
+        ahead: Number of tasks that were given out before it, and not answered then.
+    """
+
+    began: float
+    executor: Executor
+    answers: Answers
+    ahead: int
 
 
 @final
@@ -63,10 +80,11 @@ class TaskEngine:
         self._executor: Executor | None = None
         self._lock = threading.Condition(threading.RLock())  # reentrant: garbage collection may close this
         self._numbers = count()
-        self._given: dict[Future[Any], tuple[float, Executor, Answers]] = {}  # with the time
+        self._given: dict[Future[Any], _Given] = {}
         self._waiting: list[int] = []  # steps of pieces that wait for a core of this process
         self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._filled_at: deque[float] = deque(maxlen=_LATEST)  # when the latest pieces arrived
         # When tasks were given out that nothing was before, when the last answer came, and when the latest of the tasks
         # that are answered was given out.
         self._asked, self._answered, self._newest = perf_counter(), 0.0, 0.0
@@ -133,12 +151,12 @@ class TaskEngine:
         with self._lock:
             if self._reached == inf:
                 return  # these tasks have workers import loadax
-            mine = [(future, began) for future, (began, _, asking) in self._given.items() if asking is answers]
-            for future, _ in mine:
+            mine = {future: given.began for future, given in self._given.items() if given.answers is answers}
+            for future in mine:
                 del self._given[future]
             if mine:  # else pieces that take longer than before would be given up again and again
-                self._seconds.append(perf_counter() - min(began for _, began in mine))
-        for future, _ in mine:
+                self._seconds.append(perf_counter() - min(mine.values()))
+        for future in mine:
             future.cancel()
 
     def submit(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> str | None:
@@ -170,7 +188,7 @@ class TaskEngine:
                 return None
             if not self._given:
                 self._asked = began
-            self._given[future] = began, executor, answers
+            self._given[future] = _Given(began, executor, answers, len(self._given))
         future.add_done_callback(self._done)
         return name
 
@@ -178,26 +196,36 @@ class TaskEngine:
         error = CancelledError() if future.cancelled() else future.exception()
         is_back = False
         with self._lock:
-            now, (began, executor, answers) = perf_counter(), self._given.pop(future, (0.0, None, None))
+            now = perf_counter()
+            given = self._given.pop(future, None)
+            began = 0.0 if given is None else given.began
             if error is None:
                 is_back, self._lost, self._losses, self._answered = self._lost, False, 0, now
                 self._newest = max(self._newest, began)
+                is_filled = isinstance(future.result(), Filled)
                 if is_back or self._reached == inf:
                     self._reached = now
-                elif began > self._reached and isinstance(future.result(), Filled):
+                    self._filled_at.clear()
+                elif began > self._reached and is_filled:
                     self._seconds.append(now - began)
+                if is_filled:
+                    self._filled_at.append(now)
         if is_back:
             log.info("remote=: workers answer again")
-        if executor is None or answers is None:  # it was given up
+        if given is None:  # it was given up
             return
         if error is not None and not self.closed:
-            self._fail(error, executor, is_broken=isinstance(error, BrokenExecutor))
-        answers.put(future)
+            self._fail(error, given.executor, is_broken=isinstance(error, BrokenExecutor))
+        given.answers.put(future)
 
     def took(self, seconds: float) -> None:
         """Notes how long this process took for a piece, which a worker may need too."""
         with self._lock:
             self._seconds.append(seconds)
+
+    def is_reached(self) -> bool:
+        """Whether any worker has answered."""
+        return self._reached < inf
 
     def patience(self) -> float:
         """Seconds after which a task is late."""
@@ -241,7 +269,7 @@ class TaskEngine:
     def _wake(self) -> None:
         """Ends the waiting for answers, and for a core."""
         self._lock.notify_all()
-        for answers in {answers for _, _, answers in self._given.values()}:
+        for answers in {given.answers for given in self._given.values()}:
             answers.put(None)
 
     def _look_for_workers(self) -> None:
@@ -280,7 +308,8 @@ class TaskEngine:
         future: Future[Any] | None = None
         while True:
             now = perf_counter()
-            behind = max(self._newest - began, now - max(self._answered, began), (now - began) / _AGED)
+            aged = (now - began - self._queued(answers)) / _AGED
+            behind = max(self._newest - began, now - max(self._answered, began), aged)
             if (left := self.patience() / tries - behind) <= 0:
                 self.late()
                 break
@@ -289,6 +318,18 @@ class TaskEngine:
                 break
         self._check_open()
         return future
+
+    def _queued(self, answers: Answers) -> float:
+        """Seconds that the task for a piece waits for those before it, by the distances of the latest pieces.
+
+        An executor of which few workers have started answers all of its tasks, but slowly.
+        """
+        with self._lock:
+            ahead = max((given.ahead for given in self._given.values() if given.answers is answers), default=0)
+            times = self._filled_at
+            if len(times) < 2:
+                return inf if ahead else 0.0
+            return ahead * (times[-1] - times[0]) / (len(times) - 1)
 
     def _check_open(self) -> None:
         if self.closed:

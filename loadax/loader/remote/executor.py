@@ -19,7 +19,7 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
-from loadax.loader.remote.task import Filled, make_recipe
+from loadax.loader.remote.task import Filled, Ready, make_recipe
 from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
@@ -117,7 +117,10 @@ class _RemoteJob:
         arguments = [self._index, self._pickled, *visits, piece.low, piece.buffers.count]
         (payload, digest), tries, again, lacking = self._known(), 1, 0, False
         worker = worker_of(ordered(tasks.workers, digest, self._executor.workers), piece.low, layout.rows)
-        began, waits = perf_counter(), self._give_out(answers, (digest, None, *arguments), worker)
+        # Before any worker has answered, a task has no piece: workers that take seconds to start would fill one that
+        # was read here meanwhile.
+        first = arguments if tasks.is_reached() else ()
+        began, waits = perf_counter(), self._give_out(answers, (digest, None, *first), worker)
         while waits:
             result = _result(tasks.next(answers, began, tries))
             if result is None:  # it is late, or was lost
@@ -126,6 +129,9 @@ class _RemoteJob:
                 again += waits
             elif isinstance(result, Filled):
                 return self._take(piece, result)._replace(given_again=again)
+            elif isinstance(result, Ready):
+                began = perf_counter()
+                waits = self._give_out(answers, (digest, None, *arguments), worker)
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
             elif result.digest == digest:  # else a task given out before the recipe was made again

@@ -52,6 +52,12 @@ class Missing(NamedTuple):
     module: str | None = None
 
 
+class Ready(NamedTuple):
+    """Answer to a task without a piece: the worker has the recipe with this digest."""
+
+    digest: str
+
+
 class Filled(NamedTuple):
     """Answer: the rows of a piece.
 
@@ -88,11 +94,13 @@ def run(digest: str, recipe: Recipe | None, *piece: Any) -> Any:
         piece: Arguments of `_Data.fill`; none: the task only shows that there is a worker.
 
     Returns:
-        `Filled`, `Missing`, or `Raised` with a `RemoteError`.
+        `Filled`, `Ready`, `Missing`, or `Raised` with a `RemoteError`.
     """
     try:
         data = _data(digest, recipe)
-        return data.fill(*piece) if piece and isinstance(data, _Data) else data
+        if isinstance(data, Missing):
+            return data
+        return data.fill(*piece) if piece else Ready(digest)
     except RAISED as error:
         return Raised(wrap(error))
 
