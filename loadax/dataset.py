@@ -834,9 +834,11 @@ class Dataset:
             split as split_order,
             split_counts,
             split_runs,
+            warn_of_percentage,
         )
 
         self._check_random_access("split()")
+        warn_of_percentage(fraction)
         seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
         verb, shared = f"split({shown(fraction)})", flag("allow_shared_rows", allow_shared_rows)
         if flag("contiguous", contiguous):

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax import seeds
-from loadax.core.arguments import dimensions, integer, number
+from loadax.core.arguments import dimensions, integer, number, shown
 from loadax.core.formatting import count_text
+from loadax.core.warn import warn_user
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
 from loadax.plan.slice import Sliced
@@ -22,6 +23,8 @@ from loadax.protocols import Order
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
 # What `Dataset.split` takes, for messages
 SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
+
+_PERCENTAGES = range(50, 100, 5)
 
 
 def checked_fraction(fraction: Any, remedy: str = _FRACTION) -> float:
@@ -67,6 +70,15 @@ def given_counts(fraction: Any) -> list[int] | int | None:
     if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
         return None
     return integer("fraction", fraction, 2, remedy=SPLITS)
+
+
+def warn_of_percentage(fraction: Any) -> None:
+    """Warns of a number of parts that is more likely meant as a percentage."""
+    if isinstance(fraction, int) and fraction in _PERCENTAGES:
+        warn_user(
+            f"fraction={fraction} makes {fraction} parts of equal size; for {fraction} % in the first of two parts, "
+            f"pass {fraction / 100}"
+        )
 
 
 def equal_counts(parts: int, total: int, unit: str) -> list[int]:
@@ -151,7 +163,7 @@ def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) 
     parts, start = [], 0
     for index, count in enumerate(counts):
         chosen = np.sort(rows[ranking[start : start + count]])
-        arguments = f"{list(counts)}, seed={seed}, part {index}"
+        arguments = f"{shown(list(counts))}, seed={seed}, part {index}"
         parts.append(keep_rows(order, chosen, ("split", list(counts), seed, index), arguments))
         start += count
     return parts

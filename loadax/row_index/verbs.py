@@ -211,7 +211,7 @@ def _group_counts(
     parts: list[Order] = []
     for index in range(len(counts)):
         selected = rows[part_of[group] == index]
-        arguments = f"{counts} groups, seed={hash_key[0]}, part {index}"
+        arguments = f"{shown(counts)} groups, seed={hash_key[0]}, part {index}"
         rule = ("split_by", counts, hash_key[0], index, digest_values(selected))
         parts.append(keep_rows(order, selected, rule, arguments))
     return parts

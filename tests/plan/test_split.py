@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from loadax import from_arrays
 from loadax.errors import ArgumentError
 from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.repeat import Repeated
@@ -35,6 +36,27 @@ def test_counts_that_do_not_add_up() -> None:
         split_counts(Sequential(10), 10, [8, 1], 0)
     with pytest.raises(ArgumentError, match="add up to 20, and the dataset has 10 rows in 20 positions; pass counts"):
         split_counts(Selected(Sequential(10), np.arange(20) % 10, ("select", "digest")), 10, [10, 10], 0)
+
+
+@pytest.mark.parametrize("verb", ["split", "contiguous", "split_by"])
+def test_a_number_of_parts_that_looks_like_a_percentage_is_told(verb: str) -> None:
+    def parts(fraction: float) -> tuple[Dataset, ...]:
+        data = from_arrays(np.arange(100))
+        if verb == "split_by":
+            return data.split_by(lambda row: int(row), fraction, "each row")
+        return data.split(fraction, contiguous=verb == "contiguous")
+
+    with pytest.warns(
+        UserWarning, match="90 parts of equal size; for 90 % in the first of two parts, pass 0.9"
+    ) as told:
+        assert len(parts(90)) == 90
+    assert (len(told), told[0].filename) == (1, __file__)
+    assert len(parts(0.9)) == 2  # as it says
+    assert [len(part) for part in parts(4)] == [25] * 4
+
+
+def test_the_text_of_many_parts_is_short() -> None:
+    assert len(repr(from_arrays(np.arange(1000)).split(300)[7])) < 200
 
 
 def test_a_second_split_by_counts_cuts_anew() -> None:
