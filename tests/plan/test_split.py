@@ -38,21 +38,16 @@ def test_counts_that_do_not_add_up() -> None:
         split_counts(Selected(Sequential(10), np.arange(20) % 10, ("select", "digest")), 10, [10, 10], 0)
 
 
-@pytest.mark.parametrize("verb", ["split", "contiguous", "split_by"])
-def test_a_number_of_parts_that_looks_like_a_percentage_is_told(verb: str) -> None:
-    def parts(fraction: float) -> tuple[Dataset, ...]:
-        data = from_arrays(np.arange(100))
-        if verb == "split_by":
-            return data.split_by(lambda row: int(row), fraction, "each row")
-        return data.split(fraction, contiguous=verb == "contiguous")
-
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_a_number_of_parts_that_looks_like_a_percentage_is_told(contiguous: bool) -> None:
+    data = from_arrays(np.arange(100))
     with pytest.warns(
-        UserWarning, match="90 parts of equal size; for 90 % in the first of two parts, pass 0.9"
+        UserWarning, match=r"90 parts of equal size; for 90 % in the first of two parts, pass 0\.9"
     ) as told:
-        assert len(parts(90)) == 90
+        assert len(data.split(90, contiguous=contiguous)) == 90
     assert (len(told), told[0].filename) == (1, __file__)
-    assert len(parts(0.9)) == 2  # as it says
-    assert [len(part) for part in parts(4)] == [25] * 4
+    assert len(data.split(0.9, contiguous=contiguous)) == 2  # as it says
+    assert [len(part) for part in data.split(4, contiguous=contiguous)] == [25] * 4
 
 
 def test_the_text_of_many_parts_is_short() -> None:
