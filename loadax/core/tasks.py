@@ -4,13 +4,15 @@ Source of the rule for second copies: cubed, `runtime/backup.py` (Dean and Ghema
 """
 
 import sys
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import suppress
 from inspect import signature
 from math import inf
-from multiprocessing import current_process
+from multiprocessing import current_process, parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from statistics import median
@@ -26,6 +28,7 @@ from loadax.protocols import Engine
 _TRIES = 3  # of a task beyond the first and those of the engine, and of an engine that has never finished one
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
 _SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
+_FIRST_OF_ALL = 100  # before the queues of a pool, which have 10
 _RECENT = 1000  # tasks whose median is taken
 _PER_WORKER = (
     64  # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
@@ -119,6 +122,20 @@ def open_engine(engine: Engine, name: str = "executor") -> Executor:
         return executor
     remedy = "return a concurrent.futures.Executor, such as Dask's client.get_executor()"
     raise ArgumentError(f"the function of {name}= returned {shown(executor)}; {remedy}", argument=name)
+
+
+def shut_down(executor: Executor, *, wait: bool) -> None:
+    """Shuts an executor down that a function has made, if need be without waiting for its workers.
+
+    A child process of multiprocessing ends without the threads of its pools: workers that these have not told to end
+    would be waited for without end. There, its end waits until they are told.
+    """
+    if wait or parent_process() is None:
+        executor.shutdown(wait)
+        return
+    ending = threading.Thread(target=executor.shutdown, name="loadax-shutdown", daemon=True)
+    ending.start()
+    Finalize(None, ending.join, exitpriority=_FIRST_OF_ALL)
 
 
 def _check_main_script(executor: Executor, name: str) -> None:
@@ -404,5 +421,5 @@ class TaskRun:
 
     def _close(self, *, wait: bool) -> None:
         if self._executor is not None and self._executor is not self._engine:
-            self._executor.shutdown(wait)
+            shut_down(self._executor, wait=wait)
         self._executor = None

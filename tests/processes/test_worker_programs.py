@@ -195,6 +195,37 @@ def test_code_of_a_script_reaches_workers_of_a_spawned_child(method: str, door: 
     assert (done.returncode, done.stdout) == (0, f"right {door} __mp_main__\n"), done.stderr
 
 
+LEAVES_ITS_POOL = """
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import numpy as np
+from loadax import Dataloader, from_arrays
+
+def pool():
+    return ProcessPoolExecutor(2, get_context("spawn"), initializer=time.sleep, initargs=(2,))
+
+def work():
+    batches = list(Dataloader(from_arrays(np.arange(32)), 8, remote=pool))
+    print(len(batches), "batches", flush=True)
+
+if __name__ == "__main__":
+    process = get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+    print("ended with", process.exitcode)
+"""
+
+
+def test_a_child_process_ends_though_its_pool_has_not_started(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LEAVES_ITS_POOL)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert (done.stdout, done.stderr) == ("4 batches\nended with 0\n", "")
+
+
 UNGUARDED = """
 import time
 import numpy as np

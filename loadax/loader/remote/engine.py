@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, final
 
 from loadax.core.log import log
-from loadax.core.tasks import open_engine
+from loadax.core.tasks import open_engine, shut_down
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
@@ -345,4 +345,4 @@ class TaskEngine:
         for future in given:
             future.cancel()
         if executor is not None and executor is not self._engine:
-            executor.shutdown(wait=False)
+            shut_down(executor, wait=False)
