@@ -175,8 +175,8 @@ def from_csv(
         nulls: Value in place of nulls, see `from_arrow`. None: a null is an error.
         classes: Names of categories by column, see `from_arrow`; other texts stay texts.
         delimiter: Character between entries. None: a tab in `.tsv` files, else a comma; an error if other ones fit.
-        quote: Character around entries that contain delimiters. None: quotes are part of the entries, as in many TSV
-            files. An entry of several lines is an error that shows how to read it by pyarrow.
+        quote: Character around entries that contain delimiters or line breaks. None: quotes are part of the entries,
+            as in many TSV files.
 
     Raises:
         ArgumentError: If an argument can't be used.

@@ -149,17 +149,19 @@ def undecodable_example(case: Case) -> None:
 
 
 @follows(
-    "if texts have several lines, read it by loadax.from_arrow(pyarrow.csv.read_csv(path, "
+    "if quotes are part of the texts of this file, pass quote=None; or, if it is one text, read it by "
+    "loadax.from_arrow(pyarrow.csv.read_csv(path, "
     "pyarrow.csv.ReadOptions(**…), pyarrow.csv.ParseOptions(**…)))"
 )
-def text_of_several_lines(case: Case) -> None:
+def text_whose_lines_look_like_rows(case: Case) -> None:
     path = case.folder / "x.csv"
-    path.write_text('name,x\n"a\nb",1\nc,2\n')
+    path.write_text('name,x\n"a,0\nb",1\n')
     with case.refused(SourceError):
         loadax.from_csv(path)
     options = csv.ParseOptions(delimiter=",", quote_char='"', newlines_in_values=True)
     table = csv.read_csv(path, csv.ReadOptions(), options)
-    assert loadax.from_arrow(table)[0]["name"] == "a\nb"
+    assert loadax.from_arrow(table)[0]["name"] == "a,0\nb"
+    assert loadax.from_csv(path, quote=None)[1]["name"] == 'b"'
 
 
 @follows("pass a flat array, such as array.reshape(-1)")

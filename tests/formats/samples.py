@@ -110,10 +110,15 @@ _CSV = Sample(
     lambda path, numbers: path.write_text("x\n" + "".join(f"{number}\n" for number in numbers)),
     prefix=True,
 )
+_LONG_CSV = replace(
+    _CSV,
+    write=lambda path, numbers: path.write_text("x,text\n" + "".join(f'{number},"a\n""b"""\n' for number in numbers)),
+)
 SAMPLES = {
     "parquet": Sample("from_parquet", ".parquet", _parquet),
     "jsonl": _JSONL,
     "csv": _CSV,
+    "csv of several lines": _LONG_CSV,
     "webdataset": Sample(
         "from_webdataset",
         ".tar",
@@ -162,7 +167,7 @@ SAMPLES = {
     ),
     "images": Sample("from_images", "", _images, lambda example: example["image"], together=False),
 }
-"""One sample of each function that opens files, and a second one where it opens two formats."""
+"""One sample of each function that opens files, and more where it opens several formats."""
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": lambda content: gzip.compress(content, 0, mtime=0),  # stored: as long for other numbers

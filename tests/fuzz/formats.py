@@ -228,6 +228,10 @@ def _make_csv(folder: Path) -> None:
     (folder / "seed.csv").write_text("i,t,f\n" + "".join(f'{i},"a{i}",{i / 2}\n' for i in range(6)))
 
 
+def _make_long_csv(folder: Path) -> None:
+    (folder / "seed.csv").write_text("i,t,f\n" + "".join(f'{i},"a\n""{i}"",",{i / 2}\n' for i in range(6)))
+
+
 def _make_parquet(folder: Path) -> None:
     table = pa.table(
         {
@@ -402,6 +406,9 @@ FORMATS: dict[str, Format] = {
     "jsonl.gz": Format(_make_gzip, _read_compressed, "seed.jsonl.gz"),
     "jsonl.zst": Format(_make_zstd, _read_compressed, "seed.jsonl.zst"),
     "csv": Format(_make_csv, lambda folder: loadax.from_csv(folder / "seed.csv", nulls=0), "seed.csv"),
+    "csv of several lines": Format(
+        _make_long_csv, lambda folder: loadax.from_csv(folder / "seed.csv", nulls=0), "seed.csv"
+    ),
     "parquet": Format(_make_parquet, _read_parquet, "seed.parquet", mutate_parquet),
     "array_record": Format(_make_array_record, _read_array_record, "seed.array_record"),
     "images": Format(_make_images, _read_images, "seed.*"),

@@ -19,7 +19,7 @@ from loadax.sources.tables.arrow.call import Call, column_names, naming_file, re
 from loadax.sources.tables.arrow.table import TableSource, open_table
 from loadax.sources.tables.arrow.table_leaves import stated_classes
 from loadax.sources.tables.arrow.unify import unified_schema
-from loadax.sources.tables.text.dialect import refuse_open_quotes, refuse_other_delimiter
+from loadax.sources.tables.text.dialect import has_several_lines, refuse_other_delimiter, refuse_swallowed_rows
 from loadax.sources.tables.text.dtypes import arrow_types, check_columns
 from loadax.sources.tables.text.encoding import UTF_8, encoding_of
 from loadax.sources.tables.text.format import CSV
@@ -27,6 +27,8 @@ from loadax.sources.tables.text.integers import FIRST_ROUNDED, has_large
 
 _BLOCKS = 16  # blocks of a large file that is parsed by one thread
 _BLOCK, _MOST_BLOCK = 1 << 26, (1 << 31) - 1  # bytes of such a block
+_LONG_BLOCKS = 32  # blocks of a large file with entries of several lines
+_LONG_BLOCK = 1 << 20  # bytes of such a block
 _BLANK_LINE = re.compile(rb"\A[\r\n]|\n\r?\n|\r\r")
 
 
@@ -38,6 +40,8 @@ class _Text(NamedTuple):
         content: Its content, decompressed, in UTF-8, without a byte order mark.
         delimiter: Character between entries.
         quote: Character around entries; None: quotes are part of entries.
+        read_options: Options of `pyarrow.csv.ReadOptions` by which pyarrow reads the file itself.
+        has_several_lines: Whether an entry in quotes has several lines.
         has_blank_rows: Whether a blank line is a row with an empty entry.
     """
 
@@ -45,6 +49,8 @@ class _Text(NamedTuple):
     content: bytes
     delimiter: str
     quote: str | None
+    read_options: Mapping[str, Any]
+    has_several_lines: bool
     has_blank_rows: bool = False
 
 
@@ -109,12 +115,17 @@ def _read(files: Files, location: str, delimiter: str | None, quote: str | None)
         raise ArgumentError(f"quote={quote!r} is the delimiter too; pass another one, or None for none")
     if delimiter is None and stated is None:
         refuse_other_delimiter(content, location, between, quote)
+    several_lines = False
     if quote is not None and quote.encode() in content:
-        # In one block: in a CRLF in quotes that two blocks share, Arrow loses a byte (arrow#51368).
-        options = {"block_size": min(len(content) + 1, _MOST_BLOCK), "encoding": encoding or "utf8"}
-        refuse_open_quotes(content, location, between, quote, {**options, "skip_rows": int(stated is not None)})
-    # Arrow takes a header without an end for an empty file.
-    return _Text(location, content if content.endswith((b"\n", b"\r")) else content + b"\n", between, quote)
+        several_lines = has_several_lines(content, location, between, quote)
+    if not content.endswith((b"\n", b"\r")):
+        content += b"\n"  # Arrow takes a header without an end for an empty file
+    options = {
+        "block_size": min(len(content), _MOST_BLOCK),
+        "encoding": encoding or "utf8",
+        "skip_rows": int(stated is not None),
+    }
+    return _Text(location, content, between, quote, options, several_lines)
 
 
 def _table(text: _Text, types: Mapping[str, Any]) -> Any:
@@ -134,6 +145,8 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
                 remedy = UTF_8 if "invalid UTF8" in str(error) else f"correct that row{typed}"
                 raise SourceError(f"{text.location}: {error}; {remedy}") from error
         else:
+            if text.has_several_lines and text.quote is not None:
+                refuse_swallowed_rows(table, text.location, text.delimiter, text.quote, text.read_options)
             _refuse_rounded_integers(table, types, text)
             return table
     raise AssertionError(text.location)
@@ -141,15 +154,30 @@ def _table(text: _Text, types: Mapping[str, Any]) -> Any:
 
 def _parsed(text: _Text, types: Mapping[str, Any], threads: bool) -> Any:
     """The table of a file; by one thread, lines may be long, and types are inferred from more of them."""
-    block = min(max(_BLOCK, len(text.content) // _BLOCKS + 1), _MOST_BLOCK)
+    block = None
+    if not threads:
+        block = min(max(_BLOCK, len(text.content) // _BLOCKS + 1), _MOST_BLOCK)
+    if text.has_several_lines:
+        block = _between_crlf(text.content, block or max(_LONG_BLOCK, len(text.content) // _LONG_BLOCKS + 1))
     return arrow_csv.read_csv(
         pa.BufferReader(text.content),
-        arrow_csv.ReadOptions(use_threads=threads, block_size=None if threads else block),
+        arrow_csv.ReadOptions(use_threads=threads, block_size=block),
         arrow_csv.ParseOptions(
-            delimiter=text.delimiter, quote_char=text.quote or False, ignore_empty_lines=not text.has_blank_rows
+            delimiter=text.delimiter,
+            quote_char=text.quote or False,
+            newlines_in_values=text.has_several_lines,
+            ignore_empty_lines=not text.has_blank_rows,
         ),
         arrow_csv.ConvertOptions(column_types=types),
     )
+
+
+def _between_crlf(content: bytes, largest: int) -> int:
+    """Bytes of blocks of which none ends within a CRLF: in quotes, Arrow would lose a byte of it (arrow#51368)."""
+    for size in range(largest, largest // 2, -1):
+        if all(content[end - 1 : end + 1] != b"\r\n" for end in range(size, len(content), size)):
+            return size
+    return min(len(content), _MOST_BLOCK)
 
 
 def _refuse_rounded_integers(table: Any, types: Mapping[str, Any], text: _Text) -> None:
