@@ -7,8 +7,10 @@ processor time ("cpu") with the default workers, and per second of processor tim
 other programs disturb least. A loader tries more threads in its first second, in which JSON's are slower; a shorter
 measurement than the default consists of that.
 
-Lanes of "small", "tokens" and "image" only view bytes as arrays: of whatever lanes can do, the least. Those of "json"
-and "zlib" parse lines and decompress, as lanes over files do.
+With `--blocks ROWS`, lanes yield blocks of rows: the loops slice them, and concatenate the slices.
+
+Lanes of "small", "vectors", "tokens" and "image" only view bytes as arrays: of whatever lanes can do, the least. Those
+of "json" and "zlib" parse lines and decompress, as lanes over files do.
 """
 
 import argparse
@@ -51,6 +53,7 @@ def _zlib(compressed: bytes) -> Any:
 
 _KINDS = {
     "small": Rows(16, np.float32),
+    "vectors": Rows(256, np.float32),
     "tokens": Rows(2048, np.int32),
     "image": Rows(64 * 64 * 3, np.uint8),
     "json": Rows(512, np.int32, lambda values: json.dumps(values.tolist()).encode(), _json),
@@ -68,6 +71,44 @@ def open_lane(kind: str, lane: int, lanes: int) -> Iterator[Any]:  # noqa: ARG00
         values = decode(bytes_of_row) if decode else np.frombuffer(bytes_of_row, dtype)
         yield {"x": values, "label": np.int32(lane)}
         row += 1
+
+
+def open_blocks(kind: str, block: int, lane: int, lanes: int) -> Iterator[Any]:
+    """Yields blocks of the rows."""
+    rows = list(islice(open_lane(kind, lane, lanes), _POOL))
+    values = np.resize(np.stack([row["x"] for row in rows]), (block, _KINDS[kind].size))
+    while True:
+        yield {"x": values, "label": np.full(block, lane, np.int32)}
+
+
+def slices(block: int, lanes: list[Iterator[Any]], rests: list[Any], each: int) -> Iterator[Any]:
+    """The next `each` rows of every lane, as slices of its blocks."""
+    for index, lane in enumerate(lanes):
+        needed = each
+        while needed:
+            begin, rest = rests[index] or (0, next(lane))
+            end = min(block, begin + needed)
+            yield {name: leaf[begin:end] for name, leaf in rest.items()}
+            needed -= end - begin
+            rests[index] = (end, rest) if end < block else None
+
+
+def sliced(kind: str, lanes: int, block: int, place: bool) -> Iterator[Any]:
+    """Slices of blocks, or placed batches of them."""
+    opened = [open_blocks(kind, block, lane, lanes) for lane in range(lanes)]
+    rests: list[Any] = [None] * lanes
+    while True:
+        parts = list(slices(block, opened, rests, _BATCH // lanes))
+        if place:
+            yield jax.device_put({name: np.concatenate([part[name] for part in parts]) for name in ("x", "label")})
+        else:
+            yield None
+
+
+def block_stream(kind: str, lanes: int, block: int, workers: int | None) -> Iterator[Any]:
+    """Placed batches of loadax, of blocks."""
+    data = from_stream(partial(open_blocks, kind, block), lanes, batched=True)
+    return iter(Dataloader(data, _BATCH, num_epochs=None, num_workers=workers))
 
 
 def generators(kind: str) -> Iterator[Any]:
@@ -110,6 +151,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a measurement (default: 2)")
+    parser.add_argument("--blocks", type=int, default=0, help="rows of a block (default: 0, lanes yield rows)")
+    parser.add_argument("--lanes", type=int, default=_LANES, help="lanes of blocks (default: 128)")
     parser.add_argument("--only", nargs="+", choices=_KINDS, default=list(_KINDS), help="kinds of rows (default: all)")
     args = parser.parse_args()
     print(f"{'':>21} | {'µs/row':^20} | {'/ generators':^20} | {'/ batches':^20}")
@@ -123,14 +166,22 @@ def main() -> None:
             "default": partial(stream, kind, None),
             "inline": partial(stream, kind, 0),
         }
+        if args.blocks:
+            given = kind, args.lanes, args.blocks
+            make = {
+                "generators": partial(sliced, *given, False),
+                "batches": partial(sliced, *given, True),
+                "default": partial(block_stream, *given, None),
+                "inline": partial(block_stream, *given, 0),
+            }
         measured: dict[str, list[tuple[float, float]]] = {key: [] for key in make}
         for _ in range(args.rounds):
             for key, opened in make.items():
-                given = opened()
+                batches_of = opened()
                 for _ in range(_WARM):
-                    next(given)
-                measured[key].append(speed(given, args.seconds))
-                given.close()
+                    next(batches_of)
+                measured[key].append(speed(batches_of, args.seconds))
+                batches_of.close()
 
         def ratio(key: str, other: str, which: int, measured: Any = measured) -> float:
             pairs = zip(measured[key], measured[other], strict=True)

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
 from loadax.core.formatting import type_text
-from loadax.core.replacements import explain_arguments
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError, StreamError
@@ -773,8 +772,9 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
     return Dataset(dataset.source.when_called(thread_safe), dataset.order)
 
 
-@explain_arguments
-def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None) -> Dataset:
+def from_stream(
+    open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None, batched: bool = False
+) -> Dataset:
     """Reads a stream: rows that can only be iterated over, from a fixed number of lanes.
 
     Every step takes its rows from the lanes in turn, so batches depend on the lanes alone. A process whose rows of a
@@ -800,6 +800,8 @@ def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128
         spec: Pytree of objects with `shape` and `dtype`, for one row. None: every process reads a row of lane 0, which
             the first run that opens this lane continues. Pass it for a live generator, which then loses no row within
             a run.
+        batched: Whether lanes yield blocks of rows: trees of arrays with equal first dimensions, of any length, whose
+            entries are rows. Faster than cutting blocks in the lane.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -816,7 +818,7 @@ def from_stream(open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128
     """
     from loadax.sources.libraries.streams import open_stream
 
-    return _stream(open_stream(open_lane, lanes, spec))
+    return _stream(open_stream(open_lane, lanes, spec, batched))
 
 
 def _stream(source: Any) -> Dataset:

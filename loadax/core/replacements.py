@@ -19,7 +19,7 @@ def replacements(owner: str) -> dict[str, str]:
     """What to write instead of each name, of the tables of `replacements.toml` whose title names the owner.
 
     Args:
-        owner: A class, for its attributes; `"Dataloader()"`, `"from_stream()"` or `"Dataset.verb()"`, for arguments.
+        owner: A class, for its attributes; `"Dataloader()"` or `"Dataset.verb()"`, for arguments.
     """
     tables = tomllib.loads(resources.files("loadax.core").joinpath("replacements.toml").read_text("utf-8"))
     hints = [entry for title, table in tables.items() if owner in title.split() for entry in table.items()]
@@ -27,18 +27,17 @@ def replacements(owner: str) -> dict[str, str]:
 
 
 def explain_arguments(verb: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorates a verb, or `from_stream`, that users of other loaders expect to have other arguments.
+    """Decorates a verb that users of other loaders expect to have other arguments.
 
     Raises:
         ArgumentError: For such an argument; says what to write instead.
     """
     own = signature(verb).parameters.keys()
-    table = "Dataset.verb()" if "." in verb.__qualname__ else f"{verb.__name__}()"  # verbs share theirs
 
     @wraps(verb)
     def explained(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         for name in named.keys() - own:
-            if hint := replacements(table).get(name):
+            if hint := replacements("Dataset.verb()").get(name):
                 value = shown(named[name])
                 raise ArgumentError(f"{name}={value}: {verb.__name__}() has no such argument; {hint}")
         return verb(*given, **named)

@@ -34,6 +34,8 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     if not isinstance(stream, StreamSource):
         raise ArgumentError("pack() after mix() of streams would break its proportions; pack each part, then mix them")
     refuse_batch_maps(reader)
+    stream = stream.of_rows()
+    reader = reader.with_source(stream)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
     found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options)
     if found is None:

@@ -74,6 +74,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     ),
     "map_batch": lambda make: loadax.from_arrays(np.arange(ROWS)).map_batch(lambda rows: entry(make, rows)),
     "stream": lambda make: loadax.from_stream(lambda *_: (entry(make, row) for row in range(ROWS)), lanes=1),
+    "blocks": lambda make: loadax.from_stream(lambda *_: iter([entry(make, np.arange(ROWS))]), lanes=1, batched=True),
     "arrays": lambda make: loadax.from_arrays(entry(make, np.arange(ROWS))),
     "concat": lambda make: loadax.concat(
         [[entry(make, row) for row in range(8)], [entry(dict, row) for row in range(8, ROWS)]]

@@ -85,6 +85,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "examples": Examples,
     "stream": lambda data: loadax.from_stream(lanes(data), lanes=1),
     "stream with spec": lambda data: loadax.from_stream(lanes(data), lanes=1, spec=SPEC),
+    "blocks": lambda data: loadax.from_stream(lambda *_: iter([{"x": data}]), lanes=1, batched=True),
     "map": lambda data: INDICES.map(lambda row: {"x": data[row["i"]]}),
     "map with spec": lambda data: INDICES.map(lambda row: {"x": data[row["i"]]}, spec=SPEC),
     "map_batch": lambda data: INDICES.map_batch(lambda rows: {"x": data[rows["i"]]}),

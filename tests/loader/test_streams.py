@@ -152,28 +152,6 @@ def test_threads_that_share_a_moving_run_get_each_batch_once(remainder: Any) -> 
         assert sorted(rows) == expected
 
 
-def test_blocks_that_a_generator_cuts_give_the_batches_of_their_rows() -> None:
-    """What the error of the argument that is gone says, pasted."""
-
-    def blocks(lane: int, lanes: int) -> Iterator[Any]:
-        found = [row["x"] for row in rows(lane, lanes)]
-        begin = 0
-        for length in [7, 0, 1, 30, 62]:
-            yield {"x": np.array(found[begin : begin + length], np.int32).reshape(length, 2)}
-            begin += length
-
-    refused = r"^batched=True: from_stream\(\) has no such argument; lanes yield rows: def open_lane"
-    with pytest.raises(ArgumentError, match=refused) as caught:
-        from_stream(blocks, lanes=3, batched=True)  # type: ignore[call-arg]
-    scope: dict[str, Any] = {"blocks": blocks}
-    exec(str(caught.value).split("yield rows: ")[1], scope)
-    for options in ({}, {"remainder": "pad"}, {"num_workers": 0}):
-        np.testing.assert_equal(
-            batches_of(from_stream(scope["open_lane"], lanes=3), **options),
-            batches_of(from_stream(rows, lanes=3), **options),
-        )
-
-
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 def test_batches_that_are_stacked_in_parts_have_the_rows_of_their_lanes(remainder: Any) -> None:
     """Lanes end between, at and within the parts, and rows are written beside what they lack."""

@@ -12,12 +12,13 @@ from loadax.core.log import log
 from loadax.errors import StateError
 from loadax.loader.streams.tickets import PieceTickets
 from loadax.protocols import Array, Integers, Tree
+from loadax.sources.stream.blocks import choose_rows
 from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
 
 _MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
 _FEW_SKIPPED = 64  # rows of a lane, which are read within moments: no reason to warn
-_MOST_ITEMS = 128  # rows that are stacked at once
+_MOST_ITEMS = 128  # rows, or parts of blocks, that are stacked at once
 _MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
 
 
@@ -157,6 +158,8 @@ class OpenLanes:
         read = wanted if order is None else wanted[order]
         if order is not None or chosen is not None:
             out = None
+        if out is None and self.source.batched:
+            out = self.opened.empty(len(read))
         items, lost, ended = self._read_lanes(located, tickets, read, consumed, out)
         if len(lost):
             read = read.copy()
@@ -201,7 +204,10 @@ class OpenLanes:
             if span != end - first or lane.row != begin + span:
                 # Another process has the other rows. If the lane has ended, the last ones are missing.
                 wanted = turns[: np.searchsorted(turns, lane.row - shift)] - relative
-                items[before:] = [items[before + place] for place in wanted.tolist()]
+                if self.source.batched:
+                    items[before:] = choose_rows(items[before:], wanted)
+                else:
+                    items[before:] = [items[before + place] for place in wanted.tolist()]
                 there = first + len(wanted)
                 if there < end:
                     ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from loadax.core.arguments import function, integer, takes
+from loadax.core.arguments import flag, function, integer, takes
 from loadax.core.formatting import name_of
 from loadax.sources.libraries.batches import batching_verb
 from loadax.sources.library import comes_from
@@ -14,7 +14,7 @@ from loadax.sources.stream.source import Origin, StreamSource
 _LANES = 128
 
 
-def open_stream(open_lane: Any, lanes: int, spec: Any) -> StreamSource:
+def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool = False) -> StreamSource:
     """The stream of a user's function.
 
     Raises:
@@ -31,7 +31,8 @@ def open_stream(open_lane: Any, lanes: int, spec: Any) -> StreamSource:
     def open_epoch(lane: int, count: int, epoch: int) -> Any:
         return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)
 
-    return StreamSource(open_epoch, lanes, spec, Origin(name_of(opened), "loadax.from_stream(open_lane, lanes=…)"))
+    origin = Origin(name_of(opened), "loadax.from_stream(open_lane, lanes=…)")
+    return StreamSource(open_epoch, lanes, spec, origin, batched=flag("batched", batched))
 
 
 def recognise_stream(data: Any) -> StreamSource | None:

@@ -12,7 +12,8 @@ from loadax.core.arguments import shown
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError, StateError
-from loadax.protocols import Tree
+from loadax.protocols import Array, Tree
+from loadax.sources.stream.blocks import BlockPart, BlockSpec
 
 # Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
 OpenLane = Callable[[int, int, int], Any]
@@ -52,15 +53,24 @@ class Lane:
         lanes: Number of lanes.
         epochs: Number of times that the lane is opened. None: endless.
         start: Where to begin.
+        blocks: Spec of the blocks of rows that the lane yields. None: it yields rows.
         call: The call that takes the number of lanes, for messages; see `Origin`.
     """
 
     def __init__(
-        self, open_lane: OpenLane, number: int, lanes: int, epochs: int | None, start: LaneState, call: str = ""
+        self,
+        open_lane: OpenLane,
+        number: int,
+        lanes: int,
+        epochs: int | None,
+        start: LaneState,
+        blocks: BlockSpec | None = None,
+        call: str = "",
     ):
         self._open_lane, self._call = open_lane, call
         self.number, self._name = number, f"lane {number}"
         self._lanes, self._epochs = lanes, epochs
+        self._blocks = blocks
         # Next row, counted over all epochs.
         self.row = start.row
         # Ticket of the piece that may read the lane.
@@ -69,6 +79,10 @@ class Lane:
         self._epoch, self._first = start.epoch, start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
+        # Rows of the latest block that were not taken yet. None: there are none.
+        self._rest: BlockPart | None = None
+        # Leaves of the first block, and copies of their first rows.
+        self._first_block: tuple[list[Array], list[Array]] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False
@@ -85,7 +99,7 @@ class Lane:
         Args:
             row: First row.
             count: Number of rows.
-            items: Examples, which are not checked.
+            items: Examples, which are not checked, or parts of blocks, which are.
 
         Raises:
             SourceError: If an epoch of the lane has no rows.
@@ -97,7 +111,7 @@ class Lane:
         while count and not self.ended:
             if self._iterator is None:
                 self._open(self.states[-1])
-            got = self._next_rows(items, count)
+            got = self._next_rows(items, count) if self._blocks is None else self._next_part(items, count)
             self.row += got
             count -= got
             if count and not got:
@@ -118,6 +132,11 @@ class Lane:
             oldest = max(oldest, self.states[0].row)
             del self.states[: max(index for index, state in enumerate(self.states) if state.row <= oldest)]
         self.stateless = self._methods is None and len(self.states) == 1
+        if self._blocks is None:
+            self._add_state()
+
+    def _add_state(self) -> None:
+        """Adds the iterator's state to `states` if it offers one and it is cheap."""
         if self._methods is None or perf_counter() < self._state_due:
             return
         began = perf_counter()
@@ -130,7 +149,7 @@ class Lane:
     def close(self) -> None:
         """Drops the iterator, which may have files open. States remain."""
         self.ended = True
-        self._iterator = self._methods = None
+        self._iterator = self._methods = self._rest = self._first_block = None
 
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
@@ -154,6 +173,44 @@ class Lane:
             self._check_unchanged(rows[before], copies)
             self._checked = True
         return len(rows) - before
+
+    def _next_part(self, items: list[Tree], count: int) -> int:
+        """Appends up to `count` rows, as part of one block, and returns their number; 0 at the end of the epoch."""
+        block = self._rest or self._next_block()
+        if block is None:
+            return 0
+        leaves, begin, end = block
+        if end - begin <= count:
+            items.append(block)
+            self._rest = None
+            return end - begin
+        items.append(BlockPart(leaves, begin, begin + count))
+        self._rest = BlockPart(leaves, begin + count, end)
+        return count
+
+    def _next_block(self) -> BlockPart | None:
+        """The next block that has rows. None: the epoch ends."""
+        assert self._iterator is not None
+        assert self._blocks is not None
+        self._add_state()  # blocks begin at the states
+        leaves: list[Array] = []
+        while not leaves or not len(leaves[0]):
+            try:
+                blocks = list(islice(self._iterator, 1))
+            except RAISED as error:
+                blame(error, "a lane", f"loadax: reading row {self.row} of {self._name}")
+                raise
+            if not blocks:
+                return None
+            leaves = list(self._blocks.leaves(blocks[0], lambda: f"{self._name}, block at row {self.row}"))
+        if self._first_block is not None:
+            first, copies = self._first_block
+            self._check_unchanged([leaf[:1] for leaf in first], copies)
+            self._first_block = None
+            self._checked = True
+        elif not self._checked:
+            self._first_block = leaves, [leaf[:1].copy() for leaf in leaves]
+        return BlockPart(leaves, 0, len(leaves[0]))
 
     def _check_unchanged(self, row: Tree, copies: list[Any]) -> None:
         """Checks that a row still is what it was when the lane yielded it."""

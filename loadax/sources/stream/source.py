@@ -13,6 +13,7 @@ from loadax.core.tree import Structure
 from loadax.errors import StreamError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, all_parts
+from loadax.sources.stream.blocks import BlockSpec, block_rows, join_parts, rows_of_block
 from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
@@ -49,14 +50,23 @@ class StreamSource(BaseSource):
         spec: Spec of a row. None: inferred.
         origin: Where the lanes come from.
         below: Traits of the data that the lanes read.
+        batched: Whether lanes yield blocks of rows.
     """
 
-    def __init__(self, open_lane: OpenLane, lanes: int, spec: Tree | None, origin: Origin, below: Traits = _NOTHING):
-        self.open_lane, self.lanes = open_lane, lanes
+    def __init__(
+        self,
+        open_lane: OpenLane,
+        lanes: int,
+        spec: Tree | None,
+        origin: Origin,
+        below: Traits = _NOTHING,
+        batched: bool = False,
+    ):
+        self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = normalise_spec(spec)
         self.origin = origin
         self.traits = Traits(
-            reads_examples=True,
+            reads_examples=not batched,
             owns_memory=True,
             concurrent_reads=below.concurrent_reads,
             num_maps=below.num_maps,
@@ -95,7 +105,7 @@ class StreamSource(BaseSource):
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
         open_lane = self.open_lane if start.state is not None else self.open_again
-        return Lane(open_lane, number, self.lanes, epochs, start, self.origin.call)
+        return Lane(open_lane, number, self.lanes, epochs, start, self.blocks, self.origin.call)
 
     def open_again(self, number: int, lanes: int, epoch: int) -> Any:
         """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
@@ -103,6 +113,21 @@ class StreamSource(BaseSource):
             with suppress(IndexError):
                 return self._opened.pop()
         return self.open_lane(number, lanes, epoch)
+
+    def of_rows(self) -> "StreamSource":
+        """The stream whose lanes yield rows one by one."""
+        if not self.batched:
+            return self
+        return StreamSource(self._open_rows, self.lanes, self._spec, self.origin, self.traits)
+
+    def _open_rows(self, number: int, lanes: int, epoch: int) -> Iterator[Any]:
+        blocks = open_rows(self.open_again, number, lanes, epoch)
+        return block_rows(blocks, f"lane {number}", state_methods(blocks))
+
+    @cached_property
+    def blocks(self) -> BlockSpec | None:
+        """Spec of the blocks that lanes yield. None: they yield rows."""
+        return BlockSpec(self.row_spec) if self.batched else None
 
     @cached_property
     def flat_spec(self) -> tuple[list[ArraySpec], Structure]:
@@ -117,7 +142,11 @@ class StreamSource(BaseSource):
         for row in rows:
             read.append(row)
             self._opened = opened
-            yield row
+            if self.batched:
+                leaves, structure = rows_of_block(row, "the first block of lane 0")
+                yield from (structure.build(leaf[index] for leaf in leaves) for index in range(len(leaves[0])))
+            else:
+                yield row
 
     def _check_first(self, rows: Integers) -> None:
         if rows.tolist() != [0]:
@@ -219,16 +248,19 @@ class OpenStream(BaseSource):
             super().read_into(rows, boxes, out)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
-        """Stacks examples.
+        """Stacks examples, or joins parts of blocks.
 
         Args:
-            items: The examples.
+            items: The examples, or the parts.
             rows: Numbers of the rows, int64[n].
             out: An array for each leaf, with n rows.
 
         Raises:
             LeafError: When one of them differs from the spec; names it.
         """
+        if self._stream.batched:
+            join_parts(items, out)
+            return
         stack_into(items, *self._stream.flat_spec, _row_names(rows, self._stream.lanes), out)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
