@@ -207,9 +207,20 @@ class Dataset:
 
     @explain_arguments
     def shuffle(
-        self, seed: int = _NEEDED, block: int | str | None = None, window: int | None = None, lanes: int = _LANES
+        self,
+        seed: int = _NEEDED,
+        block: int | str | None = None,
+        window: int | None = None,
+        lanes: int = _LANES,
+        *,
+        buffer_size: int | None = None,
     ) -> "Dataset":
         """Permutes all positions, differently in each epoch; see `loadax.seeds.permute`.
+
+        The rows of a stream are shuffled in a buffer, `shuffle(seed, buffer_size=1000)`: those of each lane for itself,
+        differently in each epoch. A row waits for `buffer_size` rows of its lane on average, and for less than twice as
+        many. A resume is exact. It reads the rows of the buffer again: up to 3 x `buffer_size` + 1024 rows of a lane
+        that has states, and all rows of the epoch before the step of one that has none.
 
         Args:
             seed: Seed of the permutation, any int. Different (seed, epoch) pairs never share an order.
@@ -219,6 +230,8 @@ class Dataset:
             window: Blocks that a lane mixes at a time. None: 4, or fewer if chunks are so large that more than 1 GiB
                 would be open. It is part of the order.
             lanes: Number of lanes that blocks are assigned to, round-robin.
+            buffer_size: For streams alone, which need it: rows that each lane keeps in memory to choose from, and reads
+                before its first one.
 
         Raises:
             ArgumentError: If a value can't be used, or the source has no chunks.
@@ -226,11 +239,29 @@ class Dataset:
         Warns:
             UserWarning: If rows are shuffled individually although the source decodes them in chunks. Says what that
                 costs.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_arrays, from_stream
+            >>> sorted(from_arrays(np.arange(5)).shuffle(seed=0).read(range(5)).tolist())
+            [0, 1, 2, 3, 4]
+            >>> stream = from_stream(lambda lane, lanes: iter(range(lane, 80, lanes)), lanes=2)
+            >>> batches = list(Dataloader(stream.shuffle(seed=0, buffer_size=10), batch_size=16))
+            >>> sorted(np.concatenate(batches).tolist()) == list(range(80))
+            True
         """
         seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
         if any(below.mixes for below in depth_first(self.order)):
             raise ArgumentError(
                 "shuffle() after mix() would break its proportions; call it before: mix({name: ds.shuffle(seed)}, …)"
+            )
+        if self.is_stream:
+            others = {"block": block, "window": window, "lanes": None if lanes == _LANES else lanes}
+            return self._shuffled_stream(seed, buffer_size, **others)
+        if buffer_size is not None:
+            raise ArgumentError(
+                f"buffer_size={shown(buffer_size)} is for streams; all rows of this dataset are shuffled, without a "
+                f"buffer: data.shuffle(seed={seed})"
             )
         if block is None:
             if window is not None or lanes != _LANES:
@@ -254,6 +285,14 @@ class Dataset:
             open_bytes = lanes * block * self.reader.source_row_bytes if chunk is not None and len(self) else 0
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
         return self._with(BlockShuffled(self.order, seed, block, integer("window", window, 1, _MOST_ROWS), lanes))
+
+    def _shuffled_stream(self, seed: int, buffer_size: int | None, **others: Any) -> "Dataset":
+        from loadax.plan.stream import StreamOrder, lane_verbs
+        from loadax.sources.stream.shuffled import shuffled_stream
+
+        stream, text, facts = shuffled_stream(self.source, seed, buffer_size, **others)
+        verbs = lane_verbs([*self.order.text(), text], [*self.order.describe(), facts])
+        return Dataset(stream, StreamOrder(stream.lanes, verbs), self.maps)  # maps get the shuffled rows
 
     def select(self, rows: Any) -> "Dataset":
         """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.

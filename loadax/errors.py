@@ -112,8 +112,8 @@ class StreamError(LoadaxError, TypeError):
     def __init__(
         self,
         asked: str,
-        remedy: str = "choose and shuffle rows before, use map(), map_batch(), pad(), pack() and mix() with it, "
-        "and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
+        remedy: str = "choose rows before, use map(), map_batch(), pad(), pack(), shuffle(seed, buffer_size=1000) "
+        "and mix() with it, and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
     ):
         super().__init__(
             f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "

@@ -787,9 +787,9 @@ def from_stream(
     Threads read several lanes at the same time, each one in order, so lanes must not share what only one thread may
     use. With `num_workers=1`, the `Dataloader` reads one lane at a time.
 
-    Rows can be mapped and mixed, but not shuffled, selected or read at a position. A stream ends when its lanes end, as
-    `remainder` of the `Dataloader` says; "drop": before the first batch that is not full. With `num_epochs=None`, every
-    lane is opened again at its end.
+    Rows can be mapped, packed, mixed, and shuffled in a buffer, but not selected or read at a position. A stream ends
+    when its lanes end, as `remainder` of the `Dataloader` says; "drop": before the first batch that is not full. With
+    `num_epochs=None`, every lane is opened again at its end.
 
     Args:
         open_lane: Function of a lane, from 0, and the number of lanes. Returns an iterable of the lane's rows, which

@@ -339,3 +339,26 @@ def shuffle_of_large_chunks(case: Case) -> None:
     smaller = case.folder / "smaller.zarr"
     assert main(["convert", str(path), str(smaller), "--chunk-rows", "4"]) == 0
     loadax.from_zarr(smaller).shuffle(0)
+
+
+STREAM = loadax.from_stream(lambda lane, lanes: ({"x": np.int32(row)} for row in range(lane, 64, lanes)), 2)
+
+
+@follows(
+    "shuffle() of a stream needs buffer_size=, the number of rows that each lane keeps to choose from: "
+    "data.shuffle(seed=…, buffer_size=1000)"
+)
+def shuffle_of_a_stream(case: Case) -> None:
+    data = STREAM
+    with case.refused(ArgumentError):
+        data.shuffle(seed=0)
+    (batch,) = loadax.Dataloader(data.shuffle(seed=0, buffer_size=1000), batch_size=64)
+    assert sorted(batch["x"].tolist()) == list(range(64))
+
+
+@follows("is for streams; all rows of this dataset are shuffled, without a buffer: data.shuffle(seed=…)")
+def buffer_of_a_dataset(case: Case) -> None:
+    data = DATA
+    with case.refused(ArgumentError):
+        data.shuffle(seed=0, buffer_size=1000)
+    assert sorted(rows_of(data.shuffle(seed=0))) == list(range(64))

@@ -193,7 +193,6 @@ def test_packing_hint_of_ragged_batches_works() -> None:
 
 
 ARGUMENTS = {
-    ("shuffle", "buffer_size"): "data.shuffle(seed=0)",
     ("map", "batched"): "data.pad({'tokens': 8}).map_batch(fn)",
     ("split", "shuffle"): "data.split(0.8, contiguous=True)",
     ("split", "test_size"): "data.split(0.8)",

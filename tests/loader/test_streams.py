@@ -42,8 +42,6 @@ def batches_of(
         len,
         lambda ds: ds[0],
         lambda ds: ds[:4],
-        lambda ds: ds.shuffle(0),
-        lambda ds: ds.shuffle(0, block=4),
         lambda ds: ds.select([1]),
         lambda ds: ds.sample([1.0]),
         lambda ds: ds.filter(lambda row: True),

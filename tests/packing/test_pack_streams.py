@@ -277,7 +277,6 @@ def test_a_state_of_other_documents_is_refused() -> None:
     [
         len,
         lambda ds: ds[0],
-        lambda ds: ds.shuffle(0),
         lambda ds: ds.cache("/tmp/nowhere"),
         lambda ds: ds.split(0.5),
         lambda ds: Dataloader(ds, 4)[0],

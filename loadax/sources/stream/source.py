@@ -51,6 +51,7 @@ class StreamSource(BaseSource):
         origin: Where the lanes come from.
         below: Traits of the data that the lanes read.
         batched: Whether lanes yield blocks of rows.
+        first: Stream of the same rows in another order, whose first row is read to infer the spec. None: this one.
     """
 
     def __init__(
@@ -61,9 +62,11 @@ class StreamSource(BaseSource):
         origin: Origin,
         below: Traits = _NOTHING,
         batched: bool = False,
+        first: "StreamSource | None" = None,
     ):
         self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
         self._spec = normalise_spec(spec)
+        self._first_of = first
         self.origin = origin
         self.traits = Traits(
             reads_examples=not batched,
@@ -92,15 +95,15 @@ class StreamSource(BaseSource):
     @cached_property
     def row_spec(self) -> Tree:
         """Spec of a row. Reads the first one unless it is given."""
-        return spec_of(self._first) if self._spec is None else self._spec
+        return spec_of(self.first_row) if self._spec is None else self._spec
 
     def read(self, rows: Integers) -> Tree:
         self._check_first(rows)
-        return stack([self._first], self.row_spec, ["0 of lane 0"])
+        return stack([self.first_row], self.row_spec, ["0 of lane 0"])
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         self._check_first(visits.rows)
-        return own_all([self._first], ["0 of lane 0"])
+        return own_all([self.first_row], ["0 of lane 0"])
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
@@ -118,7 +121,7 @@ class StreamSource(BaseSource):
         """The stream whose lanes yield rows one by one."""
         if not self.batched:
             return self
-        return StreamSource(self._open_rows, self.lanes, self._spec, self.origin, self.traits)
+        return StreamSource(self._open_rows, self.lanes, self._spec, self.origin, self.traits, first=self)
 
     def _open_rows(self, number: int, lanes: int, epoch: int) -> Iterator[Any]:
         blocks = open_rows(self.open_again, number, lanes, epoch)
@@ -153,8 +156,10 @@ class StreamSource(BaseSource):
             raise StreamError(f"row {rows.tolist()[0]}")
 
     @cached_property
-    def _first(self) -> Tree:
+    def first_row(self) -> Tree:
         """The first row of lane 0."""
+        if self._first_of is not None:
+            return self._first_of.first_row
         for row in self.leading_rows():
             return row
         raise no_rows("lane 0", self.lanes, self.origin.call)
