@@ -255,6 +255,8 @@ def test_blank_lines_of_one_column_are_rows(newline: str, tmp_path: Path) -> Non
     assert [int(row["x"]) for row in loadax.from_csv(path)] == [1, 3]
     path.write_bytes(b"x")
     assert len(loadax.from_csv(path, dtypes={"x": "int32"})) == 0
+    path.write_bytes(newline.join(["x", '"a', "", 'b"', "", "c", ""]).encode())
+    assert [row["x"] for row in loadax.from_csv(path)] == [newline.join(["a", "", "b"]), "", "c"]
 
 
 @pytest.mark.parametrize(
