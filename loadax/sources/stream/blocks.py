@@ -1,5 +1,6 @@
 """Blocks of rows, which lanes yield with `batched=True`: their checks, their parts, and their rows one by one."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -143,7 +144,7 @@ class BlockRows(Iterator[Tree]):
     def __next__(self) -> Tree:
         while self._row == self._length:
             if self._methods is not None:
-                self._before = self._methods[0]()
+                self._before = copy.deepcopy(self._methods[0]())  # the lane may change it
             block = next(self._blocks)
             self._block = rows_of_block(block, f"{self._name}: a block")
             self._length = len(self._block[0][0])

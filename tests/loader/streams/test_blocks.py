@@ -29,6 +29,7 @@ class BlockLane:
     def __init__(self, lane: int, lengths: list[int], blocks: int):
         self._lane, self._lengths, self._blocks = lane, lengths, blocks
         self._block = self._row = 0
+        self._state = [0, 0]
 
     def __iter__(self) -> "BlockLane":
         return self
@@ -40,14 +41,15 @@ class BlockLane:
         numbers = np.arange(self._row, self._row + length)
         self._block += 1
         self._row += length
+        self._state[:] = self._block, self._row
         x = np.array([row_of(self._lane, number) for number in numbers.tolist()], np.int32)
         return {"x": x, "y": np.stack([x, -x], 1)}
 
     def get_state(self) -> list[int]:
-        return [self._block, self._row]
+        return self._state  # which changes with the next block
 
     def set_state(self, state: list[int]) -> None:
-        self._block, self._row = state
+        self._block, self._row = self._state[:] = state
 
 
 def stream_of(lengths: list[int], lanes: int, blocks: int = 20, stateful: bool = True, batched: bool = True) -> Dataset:
@@ -130,6 +132,17 @@ def test_documents_of_blocks_are_packed(stateful: bool) -> None:
             states.append(batches.get_state())
     np.testing.assert_equal(given, expected)
     np.testing.assert_equal(batches_of(packed, states[0], 1), expected[1:2])
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_shuffled_rows_of_blocks_resume(stateful: bool) -> None:
+    data = stream_of([5, 0, 300, 700], 2, blocks=12, stateful=stateful).shuffle(0, buffer_size=90)
+    loader = Dataloader(data, BATCH, shard_index=0, shard_count=1, num_workers=0)
+    with loader.host_batches() as batches:
+        given = [(batch, batches.get_state()) for batch in batches]
+    for index in range(0, len(given) - 1, 13):
+        resumed = batches_of(data, json.loads(json.dumps(given[index][1])), 1)
+        np.testing.assert_equal(resumed, [given[index + 1][0]])
 
 
 def test_state_of_a_run_of_earlier_version() -> None:
