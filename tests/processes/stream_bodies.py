@@ -38,10 +38,11 @@ def check(batch: Any, expected: list[int]) -> None:
 
 
 def packed() -> Dataset:
-    """Documents that are packed as they are read, over several epochs."""
+    """Documents that are shuffled in a buffer and packed as they are read, over several epochs."""
     lengths = np.random.default_rng(0).integers(1, 30, 200)
     documents = from_source([np.full(length, number) for number, length in enumerate(lengths)])
-    return documents.shuffle(0).to_stream(LANES).pack(16, method="best_fit", long="cut")
+    shuffled = documents.shuffle(0).to_stream(LANES).shuffle(1, buffer_size=5)
+    return shuffled.pack(16, method="best_fit", long="cut")
 
 
 def packed_batches() -> Any:
