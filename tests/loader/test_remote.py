@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import re
 import threading
 import time
 from collections import Counter
@@ -97,7 +98,8 @@ def test_process_pool_reads_the_batches_of_a_local_loader() -> None:
         stats, report = batches.stats(), batches.report()
     assert (stats.worker_type, stats.given_again, stats.read_here) == ("remote", 0, 0)
     assert stats.rows == 2 * 320
-    assert "read here" not in str(report)
+    for text in (stats, report):
+        assert str(text).endswith("; all 640 rows were read by the workers of remote=")
 
 
 @pytest.mark.usefixtures("patient")
@@ -244,6 +246,24 @@ def test_rows_are_read_here_while_workers_are_silent(
         assert batches.get_state() == wanted.get_state()
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
     assert all(future.cancelled() for future in hung.given)
+
+
+def test_report_and_stats_tell_of_remote_reading_after_a_worker_was_killed() -> None:
+    pools: list[ProcessPoolExecutor] = []
+
+    def make() -> Executor:
+        pools.append(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+        return pools[-1]
+
+    with closing(Dataloader(numbers(), BATCH, num_epochs=None, remote=make).iterate()) as batches:
+        until(lambda: next(batches) is not None and batches.stats().rows > batches.stats().read_here)
+        here = batches.stats().read_here
+        next(iter(pools[0]._processes.values())).kill()
+        until(lambda: next(batches) is not None and batches.stats().read_here > here)
+        stats, report = batches.stats(), batches.report()
+    text = rf"; {stats.given_again} tasks of remote= were given out again, and .+ of .+ rows read here"
+    assert re.search(text, str(stats))
+    assert re.search(text, str(report))
 
 
 def test_broken_pool_is_made_again_and_an_instance_is_not(caplog: pytest.LogCaptureFixture) -> None:

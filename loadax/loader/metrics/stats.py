@@ -164,10 +164,23 @@ class Stats:
         together = self.waited + self.trained
         return self.waited / together if together else 0.0
 
+    @property
+    def remote_text(self) -> str | None:
+        """Remark on what the workers of `remote=` did; None if there are none."""
+        if self.worker_type != "remote":
+            return None
+        if not self.given_again and not self.read_here:
+            return f"all {self.rows:,} rows were read by the workers of remote="
+        return (
+            f"{self.given_again:,} tasks of remote= were given out again, and {self.read_here:,} of {self.rows:,} rows "
+            "read here"
+        )
+
     def __str__(self) -> str:
         """One line for the end of a training run."""
         share = self.wait / self.elapsed if self.elapsed else 0.0
-        return f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
+        text = f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
+        return text if self.remote_text is None else f"{text}; {self.remote_text}"
 
     def __repr__(self) -> str:
         return f"Stats: {self}"

@@ -83,9 +83,7 @@ class Report:
 
     def __str__(self) -> str:
         masked = f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
-        again, here = self.stats.given_again, self.stats.read_here
-        late = f"{again:,} tasks of remote= were given out again, and {here:,} of {self.stats.rows:,} rows read here"
-        notes = masked if self.stats.masked else None, late if again or here else None
+        notes = masked if self.stats.masked else None, self.stats.remote_text
         parts = self.verdict, *notes, self.look, self.hosts
         return "; ".join(part for part in parts if part is not None)
 
