@@ -24,7 +24,8 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 from loadax.sources.passes.parts import Arrays
 
-_WINDOW = 8 << 20  # bytes of a file that are read, or mapped, at once
+_WINDOW = 8 << 20  # bytes of a remote file that are read at once
+_MAPPED = 1 << 20  # bytes of a local file that are in the memory of the process at once
 _AT_ONCE = 16  # remote files that are read at once
 _PARTS = 512  # most parts, each of whole files
 _PART = 8 << 20  # bytes of local files that are worth a part
@@ -88,14 +89,16 @@ def index_files(form: RecordFormat, files: Files, locations: Sequence[str], opti
     )
 
 
-def run_scan(scan: Scan[Found], size: int, read: Callable[[int, int], bytes | memoryview]) -> Found:
+def run_scan(
+    scan: Scan[Found], size: int, read: Callable[[int, int], bytes | memoryview], window: int | None = None
+) -> Found:
     """Runs the scan of a file of `size` bytes, which are read in windows, from a first byte to before another one."""
     view, begin = memoryview(b""), 0
     try:
         start, stop = next(scan)
         while True:
             if max(start, min(stop, size)) > begin + len(view):
-                begin, end = start, max(start, min(max(stop, start + _WINDOW), size))
+                begin, end = start, max(start, min(max(stop, start + (window or _WINDOW)), size))
                 view = memoryview(read(begin, end))
             start, stop = scan.send(view[start - begin :])
     except StopIteration as stopped:
@@ -145,7 +148,7 @@ class _ScanWork:
             file.forget(start)  # what is scanned does not stay in the memory of the process
             return file.bytes[start:stop].data
 
-        return run_scan(self.form.scan(location, size), size, read)
+        return run_scan(self.form.scan(location, size), size, read, _MAPPED if file else _WINDOW)
 
 
 def _work(form: RecordFormat, files: Files, locations: Sequence[str], sizes: Sequence[int], remote: bool) -> _ScanWork:
@@ -187,7 +190,7 @@ def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[Array]], list[d
 
 def merged(parts: list[Array]) -> Array:
     """Concatenates arrays, at least one; empties the list, to free them."""
-    whole = np.concatenate(parts)
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     parts.clear()
     return_freed_memory()
     return whole

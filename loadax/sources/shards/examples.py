@@ -18,6 +18,7 @@ from loadax.sources.shards.tar import Member, decoded, scan_members
 # Leaf with the name of an example, without extension.
 KEY = "__key__"
 
+_TOGETHER = 1 << 13  # examples that are checked at a time, so that it takes little memory
 _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
@@ -86,9 +87,10 @@ def merge_examples(entries: Iterable[Entry]) -> Entry:
     for index, fact in enumerate(facts):
         change = np.array([numbers[name] for name in fact["extensions"]], np.int32)
         columns["extensions"][index] = change[columns["extensions"][index]]
-        # Arrays of parts are read-only.
-        columns["firsts"][index] = columns["firsts"][index] + members
-        columns["key_ends"][index] = columns["key_ends"][index] + keys
+        if members:  # else they are right, and a copy would take memory
+            # Arrays of parts are read-only.
+            columns["firsts"][index] = columns["firsts"][index] + members
+            columns["key_ends"][index] = columns["key_ends"][index] + keys
         members += len(columns["begins"][index])
         keys += len(columns["keys"][index])
     columns["firsts"][:-1] = [firsts[:-1] for firsts in columns["firsts"][:-1]]
@@ -116,13 +118,16 @@ def check_examples(entry: Entry, sizes: Integers) -> None:
     extensions = check_array(entry, "extensions", np.int32, members, 0, len(names) - 1)
     ends = check_array(entry, "key_ends", np.int64, examples, 0)
     keys = check_array(entry, "keys", np.uint8, None)
-    if firsts[0] or firsts[-1] != members or (np.diff(firsts) <= 0).any():
+    if firsts[0] or firsts[-1] != members or (firsts[1:] <= firsts[:-1]).any():
         raise ValueError("the first members of the examples don't ascend from 0")
-    if (np.diff(ends) < 0).any() or (ends[-1] if examples else 0) != len(keys):
+    if (ends[1:] < ends[:-1]).any() or (ends[-1] if examples else 0) != len(keys):
         raise ValueError("the ends of the keys don't ascend to their length")
-    owners = np.repeat(np.arange(examples), np.diff(firsts))
-    if len(np.unique(owners * len(names) + extensions)) < members:
-        raise ValueError("an example has an extension twice")
+    for low in range(0, examples, _TOGETHER):
+        begins = firsts[low : low + _TOGETHER + 1]
+        owners = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+        pairs = owners * len(names) + extensions[begins[0] : begins[-1]]
+        if len(np.unique(pairs)) < len(pairs):
+            raise ValueError("an example has an extension twice")
     counts = np.diff(firsts[np.cumsum([0, *entry.arrays["examples"].tolist()])])
     check_records(Entry({**entry.arrays, "members": counts}, {}), sizes, "members")
 
@@ -166,7 +171,9 @@ def select_columns(
         ArgumentError: When no example has a column.
         SourceError: When there is no example, or one lacks a column that others have; names its file.
     """
-    arrays, known = entry.arrays, entry.facts["extensions"]
+    arrays = dict(entry.arrays)
+    known = entry.facts["extensions"]
+    del entry  # the caller drops it too, so that arrays are freed as soon as they are not needed
     count = len(arrays["key_ends"])
     if not count:
         what = "has no examples: files named like 0001.jpg, 0001.cls"
@@ -175,8 +182,6 @@ def select_columns(
     if unknown := [name for name in names if name not in known]:
         raise ArgumentError(f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}")
     begins = np.empty((count, len(names)), np.int64)
-    sizes = np.empty((count, len(names)), np.int64)
-    examples = ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
     for column, name in enumerate(names):
         members = arrays["extensions"] == known.index(name)  # at most one of each example
         if np.count_nonzero(members) < count:
@@ -186,16 +191,23 @@ def select_columns(
             first = int(arrays["firsts"][row])
             found = np.bincount(arrays["extensions"], minlength=len(known)).tolist()
             complete = [name for name, examples_of in zip(known, found, strict=True) if examples_of == count]
+            key = ExampleRanges(begins, begins, arrays["keys"], arrays["key_ends"]).key(row)
             raise SourceError(
-                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the example "
-                f"{examples.key(row)!r} has no file with the extension {name!r}, which {len(rows)} of {count} examples "
-                f"have; write it again, or pass columns= with extensions that all have: {complete}",
+                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the example {key!r} has no file with "
+                f"the extension {name!r}, which {len(rows)} of {count} examples have; write it again, or pass "
+                f"columns= with extensions that all have: {complete}",
                 argument="columns",
             )
-        begins[:, column] = arrays["begins"][members]
-        sizes[:, column] = arrays["sizes"][members]
-    begins += np.repeat(file_begins, arrays["examples"])[:, None]
-    return names, examples
+        begins[:, column] = arrays["begins"] if len(members) == count else arrays["begins"][members]
+    del arrays["begins"]
+    sizes = np.empty((count, len(names)), np.int64)
+    for column, name in enumerate(names):
+        members = arrays["extensions"] == known.index(name)
+        sizes[:, column] = arrays["sizes"] if len(members) == count else arrays["sizes"][members]
+    ends = np.cumsum(arrays["examples"]).tolist()
+    for file_begin, low, high in zip(file_begins.tolist(), [0, *ends], ends, strict=False):
+        begins[low:high] += file_begin
+    return names, ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
 
 
 # The format of tar files.

@@ -206,9 +206,9 @@ def open_webdataset(
     files = files_with_cache(options.cache, options.cache_bytes)
     wanted = _columns(columns)
     locations = expand(paths, WEBDATASET, files)
-    entry = index_files(RECORDS, files, locations, options)
+    entries = [index_files(RECORDS, files, locations, options)]
     records = Records(files, locations, options.index)
-    names, examples = select_columns(entry, wanted, locations, records.file_begins)
+    names, examples = select_columns(entries.pop(), wanted, locations, records.file_begins)
     rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
     decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}
     return WebDatasetSource(records, examples, decoders, keyed=wanted is not None and KEY in wanted)

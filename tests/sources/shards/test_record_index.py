@@ -114,6 +114,39 @@ def test_index_of_tar_members_takes_at_most_60_bytes_each(
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("files", [1, 8])
+def test_opening_tar_files_takes_at_most_60_bytes_a_member(
+    files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an index that is written, and one that is read."""
+    monkeypatch.setattr("loadax.sources.shards.tar._BATCH", 64)
+    monkeypatch.setattr("loadax.sources.passes.file_index._MAPPED", 1 << 15)
+    monkeypatch.setattr("loadax.sources.shards.examples._TOGETHER", 64)
+    content = write_tar(tmp_path / "part", numbered(200)).read_bytes().rstrip(b"\0")
+    content += bytes(-len(content) % 512)
+    for folder, repeats in (("few", 1), ("many", 80)):
+        for number in range(files):
+            path = tmp_path / folder / f"{number}.tar"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content * (repeats // files or 1) + bytes(1024))
+
+    def peak(folder: str) -> int:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        data = loadax.from_webdataset(tmp_path / folder, index=tmp_path / f"{folder}.index")
+        assert len(data) >= 200
+        return tracemalloc.get_traced_memory()[1] - before
+
+    peak("few")
+    peak("few")
+    tracemalloc.start()
+    try:
+        assert peak("many") < 60 * 80 * 400
+        assert peak("many") < 60 * 80 * 400
+    finally:
+        tracemalloc.stop()
+
+
 def test_records_of_files_are_merged_in_order() -> None:
     entry = merge_records(record_entry("records", np.arange(count), np.ones(count, np.int64)) for count in (2, 0, 1))
     assert {name: array.tolist() for name, array in entry.arrays.items()} == {
