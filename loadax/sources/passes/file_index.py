@@ -28,7 +28,8 @@ _WINDOW = 8 << 20  # bytes of a remote file that are read at once
 _MAPPED = 1 << 20  # bytes of a local file that are in the memory of the process at once
 _AT_ONCE = 16  # remote files that are read at once
 _PARTS = 512  # most parts, each of whole files
-_PART = 8 << 20  # bytes of local files that are worth a part
+_FEW_PARTS = 64  # fewer are not worth saving: so many files are a part each
+_PART = 8 << 20  # bytes of more local files that are worth a part
 _FACTS = "facts"  # of the entry of a part, beside its arrays
 # Name of the entry in the index folder.
 ENTRY = "records"
@@ -153,10 +154,14 @@ class _ScanWork:
 
 def _work(form: RecordFormat, files: Files, locations: Sequence[str], sizes: Sequence[int], remote: bool) -> _ScanWork:
     """Plans parts of whole consecutive files, from numbers alone."""
-    ends = np.cumsum(sizes)
-    least = -(-int(ends[-1]) // _PARTS)
-    groups = (ends - sizes) // max(1, least if remote else max(least, _PART))
-    firsts = np.flatnonzero(np.diff(groups, prepend=-1))
+    if len(sizes) <= _FEW_PARTS:
+        firsts = np.arange(len(sizes))
+    else:
+        ends = np.cumsum(sizes)
+        least = -(-int(ends[-1]) // _PARTS)
+        if not remote:
+            least = max(least, min(_PART, -(-int(ends[-1]) // _FEW_PARTS)))
+        firsts = np.flatnonzero(np.diff((ends - sizes) // max(1, least), prepend=-1))
     return _ScanWork(
         form, files, locations, sizes, [*firsts.tolist(), len(sizes)], np.add.reduceat(sizes, firsts).tolist()
     )

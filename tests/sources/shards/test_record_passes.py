@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[3]
 FILES = 12
 SLOW = """
 import sys, time, loadax
-from loadax.sources.passes import file_index
 from loadax.sources.shards import examples, webdataset
 scan = examples.scan_examples
 def slow(location, size):
@@ -30,7 +29,6 @@ def slow(location, size):
         scans.write(location + "\\n")
     time.sleep(0.1)
     return scan(location, size)
-file_index._PART = 1
 webdataset.RECORDS = examples.RECORDS._replace(scan=slow)
 loadax.from_webdataset(sys.argv[1], index=sys.argv[2])
 """
@@ -104,6 +102,7 @@ def test_index_of_any_number_of_parts_is_the_same(
         sample.file(tmp_path / "data" / f"{number}{sample.ending}", [number, number + 1][: 1 + number % 2])
     sample.open(tmp_path / "data", tmp_path / "a")
     monkeypatch.setattr("loadax.sources.passes.file_index._PART", 1)
+    monkeypatch.setattr("loadax.sources.passes.file_index._FEW_PARTS", 1)
     monkeypatch.setattr("loadax.sources.passes.file_index._PARTS", most)
     sample.open(tmp_path / "data", tmp_path / "b")
     assert arrays(tmp_path / "a") == arrays(tmp_path / "b")
@@ -111,9 +110,7 @@ def test_index_of_any_number_of_parts_is_the_same(
 
 
 @pytest.mark.processes
-def test_process_pool_gives_the_same_record_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.sources.passes.file_index._PART", 1)
-
+def test_process_pool_gives_the_same_record_index(tmp_path: Path) -> None:
     def pool() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
@@ -127,10 +124,7 @@ def test_process_pool_gives_the_same_record_index(tmp_path: Path, monkeypatch: p
         assert arrays(folder / "a") == arrays(folder / "b")
 
 
-def test_damaged_file_of_a_record_index_is_named_and_others_are_kept(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("loadax.sources.passes.file_index._PART", 1)
+def test_damaged_file_of_a_record_index_is_named_and_others_are_kept(shards: Path, tmp_path: Path) -> None:
     path = shards / "05.tar"
     path.write_bytes(path.read_bytes()[:1000])
     message = rf"{path}: the tar file is cut short at byte 1000 after '000017.cls'.*\n.*: 5 of 12 parts are kept in"
