@@ -951,7 +951,8 @@ def write_zarr(
             to 32 rows, if rows are read or mapped one by one.
         chunk_rows: Rows of a chunk, which are decoded together. None: at least 4 KiB, which suits any shuffle. Of a
             ragged leaf, entries; None: about 16 KiB.
-        shard_rows: Rows of a file, a multiple of `chunk_rows`. None: about 128 MiB over all arrays.
+        shard_rows: Rows of a file, a multiple of `chunk_rows`. None: a 64th of the rows, at most about 128 MiB over all
+            arrays.
         compression: "zstd", "blosc" (better for floats), or None.
         resume: Whether to continue an unfinished store. Finished parts are kept; with `shard` or a URL, they are read
             back first, and written again if they are damaged.

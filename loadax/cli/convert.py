@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
     add_value(command, "--shuffle", "SEED", "seed of a random order (default: stored order)")
     add_value(command, "--chunk-rows", "N", "rows decoded together (default: 4 KiB of rows, at least one)")
-    add_value(command, "--shard-rows", "N", "rows per file (default: 128 MiB of rows)")
+    add_value(command, "--shard-rows", "N", "rows per file (default: a 64th, at most 128 MiB)")
     codec = "codec; blosc is better for floats (default: zstd)"
     command.add_argument("--compression", choices=["zstd", "blosc", "none"], default="zstd", help=codec)
     add_value(command, "--shards", "I/N", "write only the I-th of N equal shares, I from 0", _share)

@@ -120,6 +120,12 @@ class Destination:
         """The manifest of a finished store whose last writer has cleaned up; None: there is none."""
         return self._marker(FINISHED) if self._marker(PARTIAL) is None else None
 
+    def shard_rows(self) -> int | None:
+        """Rows of a part of the store that is there, finished or not; None if there is none."""
+        described = self._marker(PARTIAL) or self._marker(FINISHED) or {}
+        rows = described.get("shard_rows")
+        return rows if isinstance(rows, int) and rows > 0 else None
+
     def is_complete(self) -> bool:
         """Whether all parts are written."""
         return self._marker(FINISHED) is not None

@@ -25,6 +25,7 @@ from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
 _BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
+_FEW_PARTS = 64  # of a store that is smaller: what an interrupted write has to do again
 
 # Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
 _DTYPES = {
@@ -151,8 +152,8 @@ class Sizes(NamedTuple):
     Args:
         chunk_rows: Rows per chunk of every array, of ragged leaves entries; None: the smallest power of two with at
             least 4 KiB of raw data, which suits any shuffle, of ragged leaves about 16 KiB.
-        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: about 128 MiB of raw data for
-            all arrays together.
+        shard_rows: Rows per shard of every array, a multiple of its chunk_rows; None: a 64th of the rows, at most about
+            128 MiB of raw data for all arrays together.
         compression: `zstd`, `blosc` (with byte shuffle: better for floats), or None. Checksums are always written.
     """
 
@@ -206,8 +207,17 @@ def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
     if shard is None:
         unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
         wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
-        shard = max(1, min(wanted // unit, -(-rows // unit))) * unit
+        few = max(1, -(-rows // (unit * _FEW_PARTS)))
+        shard = max(1, min(wanted // unit, few)) * unit
     return Layout(rows, shard, compression, arrays)
+
+
+def divides(chunk_rows: Any, shard_rows: int) -> bool:
+    """Whether shards of a store that was begun have whole chunks.
+
+    They do not if it was begun with other chunks, or if all rows are one chunk, which is as large as the data then.
+    """
+    return chunk_rows is None or shard_rows % integer("chunk_rows", chunk_rows, 1) == 0
 
 
 def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes) -> Layout:

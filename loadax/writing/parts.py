@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait as wait_for_futures
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any, TypeVar, final
 
@@ -23,6 +24,7 @@ from loadax.writing.layout import Layout
 from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows
 
+_POLL = 0.05  # seconds between two looks at whether a part is written, while the next one is read
 _UNDER_WAY = 2  # parts that are read back concurrently
 _READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
 _READ_ROWS = 512  # ragged rows per read
@@ -102,7 +104,7 @@ class Parts:
         with thread_pool(self.workers, "loadax-write") as pool:
             try:
                 for part in parts:
-                    boxes = self._read(part, pool)
+                    boxes = self._read(part, pool, partial(self._stored_if_written, writing, done))
                     self._stored(writing, done)
                     begun = [
                         array[region].write(buffer, can_reference_source_data_indefinitely=True)
@@ -118,14 +120,21 @@ class Parts:
                     self._stored(writing, done, 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
                 raise
 
-    def _read(self, part: int, pool: ThreadPoolExecutor) -> Boxes:
-        """Reads the rows of a part with all threads: the region of each array that it fills, and its values."""
+    def _read(self, part: int, pool: ThreadPoolExecutor, poll: Callable[[], object]) -> Boxes:
+        """Reads the rows of a part with all threads: the region of each array that it fills, and its values.
+
+        Args:
+            part: Number of the part.
+            pool: The threads.
+            poll: Function that is called now and then meanwhile.
+        """
         start, stop = self.layout.part(part)
         caller = Caller()
         if isinstance(self.rows, RaggedRows):
             step = max(1, min(_READ_ROWS, -(-(stop - start) // self.workers)))
             ranges = [np.arange(low, min(low + step, stop), dtype=np.int64) for low in range(start, stop, step)]
             ragged = [pool.submit(caller.run, self.rows.read, positions) for positions in ranges]
+            _wait_for(ragged, poll)
             return self.rows.boxes(part, [row for read in ragged for row in read.result()])
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
         buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
@@ -134,6 +143,7 @@ class Parts:
             pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
             for low in range(start, stop, step)
         ]
+        _wait_for(reads, poll)
         for read in reads:
             read.result()
         return [(slice(start, stop), buffer) for buffer in buffers]
@@ -145,6 +155,11 @@ class Parts:
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
             buffer[low - start : high - start] = leaf
 
+    def _stored_if_written(self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object]) -> None:
+        """Notes a part as soon as it is written: else a kill while the next one is read would lose both."""
+        if all(future.done() for _, futures in writing for future in futures):
+            self._stored(writing, done)
+
     def _stored(
         self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object], patience: float = PATIENCE
     ) -> None:
@@ -154,6 +169,13 @@ class Parts:
             for future, name in zip(futures, self.names, strict=True):
                 wait(future, name, patience)
             done(part)
+
+
+def _wait_for(reads: Sequence[Future[Any]], poll: Callable[[], object]) -> None:
+    running: set[Future[Any]] = set(reads)
+    while running:
+        running = wait_for_futures(running, _POLL).not_done
+        poll()
 
 
 def rows_per_read(layout: Layout, part_rows: int, workers: int) -> int:

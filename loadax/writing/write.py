@@ -27,7 +27,7 @@ from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import Sizes, array_label, array_names, plan_layout
+from loadax.writing.layout import Sizes, array_label, array_names, divides, plan_layout
 from loadax.writing.parts import Parts
 from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
@@ -77,7 +77,8 @@ def write_zarr(
         path: Path of a new folder, or URL.
         ragged: Whether all leaves that have a dimension are ragged; None: those whose lengths differ in a sample.
         chunk_rows: Rows per chunk; None: at least 4 KiB, which suits any shuffle.
-        shard_rows: Rows per file, a multiple of chunk_rows; None: about 128 MiB for all arrays together.
+        shard_rows: Rows per file, a multiple of chunk_rows; None: a 64th of the rows, at most about 128 MiB for all
+            arrays together.
         compression: `zstd`, `blosc` (better for floats), or None.
         resume: Whether to resume an unfinished store: finished parts are kept. Those of a URL, a share, or an earlier
             version of loadax are read back first. A finished store is left unchanged.
@@ -108,9 +109,15 @@ def write_zarr(
         )
     threads = _WORKERS if workers is None else integer("workers", workers, 1)
     engine = checked_engine(executor)
-    sizes = Sizes(chunk_rows, shard_rows, compression)
+    final = Destination(path)
+    final.restore()
+    # Earlier versions wrote fewer and larger parts.
+    begun = None if overwrite or shard_rows is not None else final.shard_rows()
+    sizes = Sizes(chunk_rows, shard_rows if begun is None else begun, compression)
     with shared_pass("writes") if resume and share is None else nullcontext() as together:
         known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
+        if known is None and begun is not None and not divides(chunk_rows, begun):
+            sizes = sizes._replace(shard_rows=None)
         layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
         structure = flatten_spec(rows.spec)[1] if known is None else known.structure
         content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
@@ -121,8 +128,6 @@ def write_zarr(
         if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
             content["recipe"] = recipe
         content = json.loads(json.dumps(content))
-        final = Destination(path)
-        final.restore()
         if engine is not None and (final.local is None or share is not None):
             raise ArgumentError(
                 f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "

@@ -21,7 +21,7 @@ from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.io import from_arrays, from_zarr
 from loadax.protocols import ArraySpec
-from loadax.writing.layout import Sizes, plan_layout
+from loadax.writing.layout import Sizes, divides, plan_layout
 from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples
@@ -132,9 +132,11 @@ def test_every_chunk_has_a_checksum_and_zeros_are_stored(compression: str | None
 @pytest.mark.parametrize(
     ("spec", "rows", "chunk", "shard"),
     [
-        ((np.uint8, (3, 1 << 20)), 1000, 1, 42),  # rows of 3 MiB: as many as 128 MiB have
-        ((np.uint16, (1025,)), 10**6, 2, 65472),  # 2050 bytes
-        ((np.int64, ()), 10**9, 512, 1 << 24),
+        ((np.uint8, (3, 1 << 20)), 10**4, 1, 42),  # rows of 3 MiB: as many as 128 MiB have
+        ((np.uint16, (1025,)), 10**7, 2, 65472),  # 2050 bytes
+        ((np.int64, ()), 10**10, 512, 1 << 24),
+        ((np.uint8, (3, 1 << 20)), 1000, 1, 16),  # a 64th of the rows
+        ((np.int64, ()), 20_000, 512, 512),
         ((np.int64, ()), 5, 8, 8),  # no larger than the data
         ((np.float64, (0,)), 7, 8, 8),
     ],
@@ -142,6 +144,22 @@ def test_every_chunk_has_a_checksum_and_zeros_are_stored(compression: str | None
 def test_chunks_of_four_kib_and_shards_of_128_mib(spec: Any, rows: int, chunk: int, shard: int) -> None:
     layout = plan_layout(ArraySpec(spec[1], np.dtype(spec[0])), rows, Sizes())
     assert (layout.arrays[0].chunk_rows, layout.shard_rows) == (chunk, shard)
+
+
+@given(
+    rows=st.integers(1, 10**6),
+    shapes=st.lists(st.integers(0, 3000), min_size=1, max_size=3),
+    chunk=st.none() | st.integers(1, 3000),
+)
+def test_store_of_an_earlier_version_is_resumed_by_its_own_parts(
+    rows: int, shapes: list[int], chunk: int | None
+) -> None:
+    spec = {str(index): ArraySpec((width,), np.dtype(np.int16)) for index, width in enumerate(shapes)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loadax.writing.layout._FEW_PARTS", 1)  # as loadax 0.1.0 did
+        earlier = plan_layout(spec, rows, Sizes(chunk))
+    begun = earlier.shard_rows if divides(chunk, earlier.shard_rows) else None
+    assert plan_layout(spec, rows, Sizes(chunk, begun)) == earlier
 
 
 def test_a_shard_that_was_chosen_is_cut_as_it_goes(tmp_path: Path) -> None:
