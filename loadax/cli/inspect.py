@@ -30,7 +30,7 @@ from loadax.errors import ArgumentError
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.formats import FORMATS
-from loadax.sources.zarr.manifest import FINISHED
+from loadax.sources.zarr.names import FINISHED
 from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored
 
 _HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")

@@ -34,8 +34,10 @@ from loadax.sources.io.kept_files import BESIDE, left_behind, temporary_file
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.format import MARKERS
-from loadax.sources.zarr.manifest import FINISHED, PARTIAL, VERSION, read_marker
-from loadax.writing.layout import KEPT_PARTS, Layout, array_label, keys_below, own_keys
+from loadax.sources.zarr.manifest import read_marker
+from loadax.sources.zarr.names import FINISHED, PARTIAL, VERSION
+from loadax.writing.keys import KEPT_PARTS, keys_below, own_keys
+from loadax.writing.layout import Layout, array_label
 
 _PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' files: "." follows "-"
 _FUNCTIONS = " (functions are compared by their code and the values that they use)"

@@ -29,7 +29,7 @@ from loadax.sources.io.files import Files
 from loadax.sources.io.identity import digest_of as digest_of_files, resolved, stat_identity
 from loadax.sources.io.index_folder import FILES
 from loadax.sources.io.paths import local_path
-from loadax.writing.layout import keys_below, own_keys
+from loadax.writing.keys import keys_below, own_keys
 
 _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes

@@ -5,11 +5,9 @@ there are few of them. Part p of a store is shard p of every array.
 """
 
 import math
-import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -19,8 +17,7 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Array, ArraySpec, Tree
-from loadax.sources.zarr.format import MARKERS
-from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS
+from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS
 
 _CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
 _BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
@@ -38,14 +35,7 @@ _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _COMPRESSORS = ("zstd", "blosc", None)
 
-_METADATA = {*MARKERS, ".zattrs"}
-_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")
 _NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
-_MARKER = re.compile(r"loadax\.((part-\d+-of-\d+\.|partial\.)?json|part-\d+-of-\d+\.rows)")
-# Folder of finished parts in a local store.
-KEPT_PARTS = "loadax.parts"
-
-_LOCK = ".__lock"  # suffix of TensorStore's lock files, which remain if the process is killed
 
 
 @final
@@ -293,36 +283,3 @@ def array_names(structure: Structure) -> list[str]:
 def array_label(location: str, name: str) -> str:
     """Name of a store's array in messages."""
     return f"{location}: array {name!r}" if name else location
-
-
-def keys_below(folder: Path) -> list[str]:
-    """Keys of the files in a folder and below; links count as files and are not followed."""
-    keys = []
-    for parent, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
-        below = os.path.relpath(parent, folder)
-        keys += [name if below == "." else f"{below}/{name}" for name in (*names, *links)]
-    return keys
-
-
-def own_keys(keys: Collection[str], arrays: Iterable[str] | None = None) -> list[str]:
-    """Returns the keys (paths below a store) that are metadata, chunks or markers of loadax, in the order of `keys`.
-
-    Args:
-        keys: All keys below the store.
-        arrays: Names of its arrays from the manifest; None: every zarr array and group below belongs to the store.
-    """
-    split = {key: key.removesuffix(_LOCK).rpartition("/") for key in keys}
-    nodes = {folder for folder, _, file in split.values() if file in _METADATA} if arrays is None else set(arrays)
-
-    def is_own(folder: str, slash: str, file: str) -> bool:
-        if file in _METADATA and (not folder or folder in nodes):
-            return True
-        if folder == KEPT_PARTS or (not folder and _MARKER.fullmatch(file)):
-            return True
-        parts = f"{folder}{slash}{file}".split("/")
-        return any(
-            "/".join(parts[:cut]) in nodes and _CHUNK.fullmatch("/".join(parts[cut:])) for cut in range(len(parts))
-        )
-
-    return [key for key, parts in split.items() if is_own(*parts)]

@@ -12,7 +12,8 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers
 from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
-from loadax.sources.zarr.manifest import FINISHED, LENGTHS, PARTIAL, check_finished, read_marker
+from loadax.sources.zarr.manifest import check_finished, read_marker
+from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL
 from loadax.writing.layout import array_label
 from loadax.writing.parts import damage_of
 

@@ -21,8 +21,9 @@ from loadax.sources.io.identity import digest_of, stat_identity
 from loadax.sources.io.index_folder import FILES, Entry, IndexFolder
 from loadax.sources.io.paths import local_path
 from loadax.sources.passes.kept_pass import PassOptions, kept_pass
-from loadax.sources.zarr.manifest import FINISHED
-from loadax.writing.layout import array_label, keys_below
+from loadax.sources.zarr.names import FINISHED
+from loadax.writing.keys import keys_below
+from loadax.writing.layout import array_label
 from loadax.writing.parts import ahead, damage_of, reason
 from loadax.writing.survey import Box, Stored, chunk_shape, file_shape, has_checksum, open_stored
 

@@ -24,7 +24,7 @@ from loadax.sources.passes.parts import ChangedError, PartsFolder
 from loadax.sources.passes.shared import SharedPass, shared_pass
 from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
-from loadax.sources.zarr.manifest import BARE, LENGTHS, RAGGED, VERSION
+from loadax.sources.zarr.names import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import Sizes, array_label, array_names, divides, plan_layout

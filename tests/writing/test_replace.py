@@ -17,7 +17,7 @@ import zarr
 import loadax
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.io.kept_files import temporary_file
-from loadax.writing.layout import own_keys
+from loadax.writing.keys import own_keys
 from loadax.writing.write import write_zarr
 from tests.limits import HANG
 from tests.processes.test_write_processes import wait_until_it_begins

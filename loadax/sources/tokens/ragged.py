@@ -25,7 +25,7 @@ from loadax.sources.io.paths import local_path
 from loadax.sources.tokens.documents import DocumentSource
 from loadax.sources.zarr.array import CACHE_BYTES, Missing, StoredArray, addresses_in, json_of
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
-from loadax.sources.zarr.manifest import BARE, BLOCKS, LENGTHS, STRIDE
+from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS, STRIDE
 from loadax.sources.zarr.source import TensorStoreSource, open_arrays, open_stores
 
 

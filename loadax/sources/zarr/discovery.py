@@ -12,7 +12,8 @@ from loadax.redaction import redacted
 from loadax.sources.io.kvstore import key_value_spec, new_context, wait
 from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
-from loadax.sources.zarr.manifest import FINISHED, LENGTHS, PARTIAL, RAGGED, check_finished, json_object
+from loadax.sources.zarr.manifest import check_finished, json_object
+from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL, RAGGED
 
 _METADATA = (("zarr.json", "zarr3"), (".zarray", "zarr"), (".zmetadata", None), (".zgroup", None))
 _OCDBT = "manifest.ocdbt"  # marks a folder as an OCDBT database, which stores many small objects in few files
