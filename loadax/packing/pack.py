@@ -21,7 +21,8 @@ from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.row_index.build import Options, refuse_shared
+from loadax.row_index.build import Options
+from loadax.row_index.identity import refuse_shared
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 

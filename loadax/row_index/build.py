@@ -1,8 +1,6 @@
 """Evaluates a row function on all rows in a pass, or loads the result from an index on disk."""
 
-import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,21 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, optional_flag
-from loadax.core.distributed import this_process
-from loadax.core.fingerprint import fingerprint, unrecognised
 from loadax.core.log import log
-from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.core.tasks import index_engine
-from loadax.errors import ArgumentError, LeafError
+from loadax.errors import ArgumentError
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, read_run, row_work, threads_for
+from loadax.row_index.scan import RowFunction, row_work, threads_for
 from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 from loadax.sources.passes.parts import Arrays
-from loadax.writing.identity import digest_of, identify, spread
-
-_SAMPLE = 64  # rows whose contents go into the fingerprint of the data
 
 
 @final
@@ -117,54 +109,19 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
 
 def _known_as(question: Question, reader: Reader, options: Options) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
+    from loadax.row_index.identity import question_identity, refuse_shared
+
     own = [] if question.function is None else [question.function]
-    reason = unrecognised([*own, *(transform.function for transform in reader.maps)])
-    if question.known_as is not None and (reason is None or question.known_as[0] == "key"):
-        return question.known_as
-    if reason is None:
-        return ["code", *(fingerprint(function).digest for function in own)]
-    hint = "make such objects in a function with @functools.cache, and call it where they are used"
-    advice = hint if question.verb == "split_by" else "pass key=, a text that you change with it"
-    refuse_shared(options.index, f"{reason}; {advice}", options.executor)
-    return None
-
-
-def refuse_shared(index: Any, reason: str, executor: Engine | None) -> None:
-    """Warns that an index is not used, for a reason; refuses one that others need too.
-
-    Raises:
-        ArgumentError: When there is an executor, or a run of several processes.
-    """
-    if executor is not None or this_process().count > 1:
-        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}", argument="key")
-    log.warning("index %s is neither read nor written: %s", index, reason)
+    known, reason = question_identity(own, question.known_as, reader)
+    if reason is not None:
+        hint = "make such objects in a function with @functools.cache, and call it where they are used"
+        advice = hint if question.verb == "split_by" else "pass key=, a text that you change with it"
+        refuse_shared(options.index, f"{reason}; {advice}", options.executor)
+    return known
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
-    """Everything besides the question that the values depend on: rows and maps, but not shuffles and repeats."""
-    data = {
-        "rows": len(met),
-        "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
-        "maps": reader.describe(),
-        "functions": [fingerprint(transform.function).digest for transform in reader.maps],
-        "examples": _leaves(reader),
-    }
-    return {"dataset": data, "contents of a sample": _sample(reader, met), **identify(reader.source)}
+    """Everything besides the question that the values depend on; asked for where there is an index."""
+    from loadax.row_index.identity import data_identity
 
-
-def _leaves(reader: Reader) -> list[Any] | None:
-    """Path, shape and dtype of each leaf; None if the datasets that were joined differ, so that no row tells them."""
-    try:
-        return describe_spec(reader.spec)
-    except LeafError:
-        return None
-
-
-def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
-    """Hash of the contents of a few evenly spaced rows."""
-    rows = spread(len(met), _SAMPLE)
-    if not met.all():
-        listed = np.flatnonzero(met)
-        rows = listed[spread(len(listed), _SAMPLE)]
-    examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
-    return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))
+    return data_identity(reader, met)

@@ -7,7 +7,6 @@ from typing import Any
 from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
 from loadax.sources.columns import is_column, is_frame
-from loadax.sources.formats import FORMATS, find_format
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
 from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from, is_stored
@@ -41,6 +40,8 @@ def refuse_known(data: Any) -> None:
         ArgumentError: says what to write.
     """
     if isinstance(data, str | os.PathLike):
+        from loadax.sources.formats import FORMATS, find_format
+
         path = os.fspath(data)
         found = find_format(path)
         others = f"loadax.{', '.join(FORMATS)}, or what another library makes of it: loadax.as_dataset(…)"
