@@ -12,9 +12,10 @@ ARROW_STREAM = rb"\xff{4}"
 HUGGINGFACE = rb"\xff{4}(?s:.*)huggingface"
 REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
 
-_ALL = (NPY, PARQUET, TAR, JSONL, HDF5, ARROW, ARROW_STREAM, REFERENCES)
+# Those of every record of `loadax.sources.formats`.
+ALL = (NPY, PARQUET, TAR, JSONL, HDF5, ARROW, ARROW_STREAM, HUGGINGFACE, REFERENCES)
 
 
 def is_magic(head: bytes) -> bool:
     """Whether the first bytes of a file are those of a format that has such bytes."""
-    return any(re.match(magic, head) for magic in _ALL)
+    return any(re.match(magic, head) for magic in ALL)

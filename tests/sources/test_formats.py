@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import SourceError
+from loadax.sources import formats, magic
 from loadax.sources.format import Format
 from loadax.sources.formats import FORMATS
 from tests.sources.advice import follow
@@ -99,3 +100,8 @@ def test_extra_of_a_format_installs_what_reads_it(record: Format) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     installed = project["optional-dependencies"][record.extra] if record.extra else project["dependencies"]
     assert {*record.requires} <= {re.split("[<>=]", requirement)[0] for requirement in installed}
+
+
+def test_first_bytes_of_every_record_are_looked_at_before_the_records() -> None:
+    never = Format("from_nothing", "a file without first bytes of its own").magic
+    assert {record.magic for record in formats._KNOWN} - {never} == {*magic.ALL}
