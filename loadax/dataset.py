@@ -588,10 +588,8 @@ class Dataset:
         from loadax.packing.documents import check_documents
         from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
-        from loadax.packing.pack_stream import pack_stream
         from loadax.packing.rows import Filling
         from loadax.plan.pack import PACK_VERSION
-        from loadax.plan.stream import StreamOrder, lane_verbs
         from loadax.row_index.build import scan_options
 
         optional_flag("progress", progress)
@@ -601,6 +599,9 @@ class Dataset:
         options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add, missing)
         filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
         if self.is_stream:
+            from loadax.packing.pack_stream import pack_stream
+            from loadax.plan.stream import StreamOrder, lane_verbs
+
             why = "lengths that are kept, but a stream is packed as it is read"
             refuse_given(why, index=index, key=key, executor=executor)
             options = options if window is not None else options._replace(window=0)

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.fingerprint import fingerprint
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.packing.form import Column, Form, find_form
-from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PackOptions
 from loadax.protocols import Array, Integers, Order, Visits
@@ -21,11 +19,9 @@ from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.passes.kept_pass import part_size
 from loadax.transforms import BatchMap
-from loadax.writing.identity import digest_of, identify, spread
 
 _INFINITE = 1 << 40  # documents, more than any dataset has
 _DOCUMENTS_PER_READ = 512  # documents per read of one thread
-_SAMPLE = 32  # documents whose contents are part of the identity of the data
 _LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
 
 
@@ -71,7 +67,7 @@ class Documents:
     """
 
     def __init__(self, reader: Reader, order: Order, options: PackOptions, key: str | None):
-        self.reader, self.order, self.size, self._key = reader, order, order.size, key
+        self.reader, self.order, self.size, self.key = reader, order, order.size, key
         self.traits = reader.traits
         visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
         found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
@@ -138,21 +134,10 @@ class Documents:
         return self.form.lengths(self.columns(numbers))
 
     def identity(self) -> dict[str, Any]:
-        """The facts that identify these documents, regardless of their location; see `loadax.writing.identity`."""
-        sample = zip(*self.columns(spread(self.size, _SAMPLE)), strict=True)
-        return {
-            "documents": self.size,
-            "order": describe_first_epoch(self.order),
-            "maps": self.reader.describe(),
-            "functions": [fingerprint(transform.function).digest for transform in self.reader.maps]
-            if self._key is None
-            else ["key", self._key],
-            "leaves": [[path, str(dtype)] for path, dtype in zip(self.form.paths, self.form.dtypes, strict=True)],
-            **({"budgets": self.options.leaves} if self.options.leaves else {}),
-            **({"shapes": self.form.shapes} if any(self.form.shapes) else {}),
-            "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
-            **identify(self.reader.source),
-        }
+        """The facts that identify these documents, for an index; see `loadax.packing.identity`."""
+        from loadax.packing.identity import documents_identity
+
+        return documents_identity(self)
 
     def _check_unchanged(self, numbers: Integers, columns: Sequence[Column]) -> None:
         if self.known is None:

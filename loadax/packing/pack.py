@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from loadax.core.fingerprint import unrecognised
 from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.packing.documents import Documents, LengthWork
@@ -22,7 +21,6 @@ from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
-from loadax.row_index.identity import refuse_shared
 from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest, digest_values
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
@@ -92,6 +90,9 @@ def _open_index(reader: Reader, scan: Options) -> IndexFolder | None:
     """The index folder of documents; None if there is none, or if their maps can't be identified, which is logged."""
     if scan.index is None:
         return None
+    from loadax.core.fingerprint import unrecognised
+    from loadax.row_index.identity import refuse_shared
+
     folder = IndexFolder(scan.index)
     reason = None if scan.key is not None else unrecognised(transform.function for transform in reader.maps)
     if reason is None:

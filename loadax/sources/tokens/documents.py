@@ -16,9 +16,6 @@ from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.io.files import Files, files_with_cache
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
-from loadax.sources.npy.source import open_npy
-from loadax.sources.tokens.files import find_token_files, open_token_stream
-from loadax.sources.tokens.megatron import read_documents
 
 
 @final
@@ -114,6 +111,9 @@ def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes:
                 f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
                 "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
             )
+        from loadax.sources.tokens.files import find_token_files, open_token_stream
+        from loadax.sources.tokens.megatron import read_documents
+
         found = find_token_files(data, dtype, True, files)
         begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
         return DocumentSource(open_token_stream(found), begins, ends)
@@ -130,6 +130,8 @@ def _is_files(data: Any) -> bool:
 
 def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
     if _is_files(data):
+        from loadax.sources.tokens.files import find_token_files, open_token_stream
+
         return open_token_stream(find_token_files(data, dtype, False, files))
     if not hasattr(data, "__array__"):
         raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
@@ -141,6 +143,8 @@ def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
 
 def _bounds(offsets: Any, total: int) -> Integers:
     if isinstance(offsets, str | os.PathLike):
+        from loadax.sources.npy.source import open_npy
+
         source = open_npy(offsets)
         offsets = source.read(np.arange(len(source)))
     given = np.asarray(offsets)
