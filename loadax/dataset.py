@@ -348,7 +348,7 @@ class Dataset:
             >>> len({*fixed.read(range(10)).tolist()} & {*fixed.read(range(10), epoch=1).tolist()})
             10
         """
-        from loadax.row_index.verbs import select
+        from loadax.row_index.lists import select
 
         self._check_random_access("subset_per_epoch()")
         return self._with(select(self.order, positions, "positions"))
@@ -380,7 +380,7 @@ class Dataset:
             >>> bool(450 < balanced.read(range(1000))["label"].sum() < 550)
             True
         """
-        from loadax.row_index.verbs import sample
+        from loadax.row_index.lists import sample
 
         size = len(self) if size is None else integer("size", size, 1, MOST_POSITIONS)
         return self._with(sample(self.order, weights, size, integer("seed", seed, most=None)))
@@ -987,7 +987,7 @@ class Dataset:
             ArgumentError: If it is not such a list, it contains all rows, or the set of rows changes every epoch.
             RowIndexError: If a row is out of range.
         """
-        from loadax.row_index.verbs import leave_out
+        from loadax.row_index.lists import leave_out
 
         return self._with(leave_out(self.order, self.reader.num_rows, rows))
 
@@ -1487,7 +1487,7 @@ class Dataset:
         return f"call windows({length}) before {order.text()[-1]}, not after it"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
-        from loadax.row_index.verbs import select
+        from loadax.row_index.lists import select
 
         return self._part(select(self.order, rows, name))
 

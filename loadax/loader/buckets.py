@@ -9,6 +9,7 @@ import numpy as np
 
 from loadax.core.arguments import choice, index_key, integer, shown
 from loadax.core.casting import fill_values
+from loadax.core.digest import digest_values
 from loadax.core.leaf_names import path_of, value_at
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError
@@ -23,7 +24,6 @@ from loadax.protocols import Integers, Order
 from loadax.row_index.build import Question, answers, scan_options
 from loadax.row_index.integers import check_integers
 from loadax.row_index.scan import Run
-from loadax.sources.io.index_folder import digest_values
 from loadax.transforms import Padding
 
 _SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged

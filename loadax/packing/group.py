@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
+from loadax.core.digest import digest_values
 from loadax.errors import ArgumentError
 from loadax.packing.options import WINDOW, WINDOW_BY_LEAF
 from loadax.plan.fixed_part import describe_first_epoch
@@ -15,7 +16,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
 from loadax.row_index.integers import integers_of
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached
 
 _MOST = (1 << 31) - 1  # plans have int32 sizes
 

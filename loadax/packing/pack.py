@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.packing.documents import Documents, LengthWork
@@ -21,7 +22,7 @@ from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, optional_flag
+from loadax.core.digest import digest_values
 from loadax.core.log import log
 from loadax.core.tasks import index_engine
 from loadax.errors import ArgumentError
 from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, row_work, threads_for
-from loadax.sources.io.index_folder import Entry, IndexFolder, digest_values
+from loadax.sources.io.index_folder import Entry, IndexFolder
 from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 from loadax.sources.passes.parts import Arrays
 

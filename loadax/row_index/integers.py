@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.composition.flat_map import Counts
 from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, refuse_given, shown
+from loadax.core.digest import digest_values
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.plan.order import check_fixed_rows
@@ -17,7 +18,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, check_digest
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 

@@ -1,6 +1,5 @@
-"""Verbs on orders that keep lists of rows: `filter`, `exclude`, `select`, `sample`, `split_by`."""
+"""Verbs on orders that ask a function of every row: `filter`, `split_by`."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,19 +9,17 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.arguments import function as checked_function, index_key, shown
+from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text, name_of
-from loadax.errors import ArgumentError, LeafTypeError, RowIndexError
-from loadax.plan.sample import Sampled, integer_weights
-from loadax.plan.select import Selected
-from loadax.plan.slice import Sliced
+from loadax.errors import ArgumentError, LeafTypeError
 from loadax.plan.split import again, below as hashes_below, drawn_counts, given_counts, run_counts
-from loadax.plan.subset import keep_rows, keep_runs, leave_out_rows, met_rows, rows_in_order
+from loadax.plan.subset import keep_rows, keep_runs, met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_digest, digest_values
+from loadax.sources.io.index_folder import Entry, check_digest
 
 
 def keep(
@@ -58,92 +55,6 @@ def keep(
         remedy = remedy if met.any() else "filter a dataset with rows"
         raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
     return keep_rows(order, rows, ("filter", digest))
-
-
-def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
-    """Drops the rows of a list.
-
-    Raises:
-        ArgumentError: When it is not a list of row numbers, or contains all rows.
-        RowIndexError: When a row is out of range.
-    """
-    listed = _integers(_listed(rows, "rows"), "rows")
-    wrong = listed[(listed < 0) | (listed >= num_rows)]
-    if len(wrong):
-        raise RowIndexError(f"exclude(): row {wrong[0]} is out of range; pass rows from 0 on, below {num_rows}")
-    listed = np.unique(listed)
-    left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
-    if not left.size:
-        raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all")
-    return left
-
-
-def select(order: Order, rows: Any, name: str) -> Sliced | Selected:
-    """The listed positions of an order, in every epoch.
-
-    Args:
-        order: Any order.
-        rows: Positions; negative ones count from the end. Or a mask of bools.
-        name: Name of the argument, for messages.
-
-    Raises:
-        ArgumentError: When it is neither.
-        RowIndexError: When a position is out of range.
-    """
-    if isinstance(rows, range):  # evenly spaced: no list is kept
-        ends = rows[:1].start, rows[-1:].start
-        _check_positions(np.array(ends[: len(rows)], object), order.size, name)
-        if len(rows) == 0:
-            return Sliced(order, 0, 1, 0)
-        if (ends[0] < 0) == (ends[1] < 0):
-            return Sliced(order, ends[0] % order.size, rows.step, len(rows))
-    if isinstance(rows, set | frozenset):
-        raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})")
-    listed = _listed(rows, name)
-    if listed.dtype.kind == "b":
-        if len(listed) != order.size:
-            what = f"{name} is a mask of {len(listed)} bools, and the dataset has {order.size} rows"
-            raise ArgumentError(f"{what}; pass one for each row, or a list of positions", argument=name)
-        listed = np.flatnonzero(listed)
-    given = _integers(listed, name)
-    _check_positions(listed, order.size, name)
-    positions = np.where(given < 0, given + order.size, given)
-    return Selected(order, positions, ("select", digest_values(positions)))
-
-
-def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
-    """Draws positions of an order with replacement, in proportion to weights.
-
-    Args:
-        order: Order to draw from.
-        weights: A weight for each position.
-        size: Number of draws in an epoch.
-        seed: Seed of the draws.
-
-    Raises:
-        ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
-    """
-    if order.varies:
-        raise ArgumentError(
-            "sample() weighs positions, which have other rows in every epoch here; sample before mixing or shuffling"
-        )
-    if not order.size:
-        raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
-    try:
-        given = np.asarray(weights)
-    except ValueError:  # ragged
-        given = np.asarray(None)
-    if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise ArgumentError(f"weights={shown(weights)}: pass a flat list of numbers, one a row")
-    if len(given) != order.size:
-        raise ArgumentError(f"weights has {len(given)} entries; pass {order.size}, one a row", argument="weights")
-    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
-    if len(wrong):
-        raise ArgumentError(f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0")
-    if not given.any():
-        raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
-    ends = np.cumsum(integer_weights(given))
-    return Sampled(order, ends, size, seed, digest_values(ends))
 
 
 def split_groups(
@@ -268,33 +179,3 @@ def _truth(answer: Any, name: str, row: int) -> bool:
         return bool(answer)
     hint = "; did you forget to return?" if answer is None else ", such as bool(…)"
     raise LeafTypeError(f"filter {name} returned {answer!r:.80} for row {row}; return True or False{hint}")
-
-
-def _check_positions(listed: NDArray[Any], size: int, name: str) -> None:
-    wrong = listed[(listed < -size) | (listed >= size)]
-    if len(wrong):
-        what = f"position {wrong[0]} is out of range for a dataset of length {size}"
-        raise RowIndexError(f"{name}: {what}; pass positions from 0 on, or from -1 backwards")
-
-
-def _listed(rows: Any, name: str) -> NDArray[Any]:
-    """The rows of a list, unchecked."""
-    if isinstance(rows, str | os.PathLike):
-        remedy = "pass the numbers in it: numpy.load(path), or numpy.loadtxt(path, int) of a text file"
-        raise ArgumentError(f"{name}={shown(os.fspath(rows))} is a path; {remedy}")
-    try:
-        listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{name}={rows!r:.80}: pass a list or an array of row numbers") from None
-    if listed.ndim != 1:
-        what = f"{name} has {listed.ndim} dimensions: {listed.dtype}{list(listed.shape)}"
-        raise ArgumentError(f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name)
-    return listed
-
-
-def _integers(listed: NDArray[Any], name: str) -> Integers:
-    if listed.dtype.kind == "b":
-        raise ArgumentError(f"{name} is a mask of True and False; pass row numbers: numpy.flatnonzero(mask)")
-    if listed.size and listed.dtype.kind not in "iu":
-        raise ArgumentError(f"{name} contains {listed.dtype}; pass row numbers, as integers")
-    return listed.astype(np.int64)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from loadax.core.digest import digest_values
 from loadax.errors import ArgumentError
 from loadax.plan.fit import fit
 from loadax.plan.pack import ALL, Arrays, PackOptions, check_arrays, packed, plan_arrays
 from loadax.protocols import Integers
-from loadax.sources.io.index_folder import digest_values
 from tests.laws.chain_verbs import Packing, packed_rows, width
 from tests.limits import examples
 from tests.work import lines_of, peak_of

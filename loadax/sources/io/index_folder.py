@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.digest import digest_values
 from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
@@ -211,11 +212,6 @@ def differs(known: Any, asked: Any, field: str) -> bool:
     if field in (FILES, INNER) and (known is None or asked is None):
         return False
     return bool(known != asked and known != former(asked))
-
-
-def digest_values(values: NDArray[Any]) -> str:
-    """Hash of an array's values, as stored in the states of runs."""
-    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:16]
 
 
 def _read(path: Path) -> bytes | None:
