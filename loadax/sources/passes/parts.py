@@ -5,6 +5,8 @@ The folder has, for part 12:
 - `12.npz`: its arrays, once it is finished. It is renamed into place, and its checksum is verified when it is read.
 - `12.claim`: a link, which is created with its text, to the name of the process that works on it or has its executor
   do so.
+- `12.worker`: a link to the name of the worker of an executor that computes it. Workers may outlive the process with
+  the executor, and what they finish is kept.
 
 and for each process `NAME.alive`, which it touches every few seconds. Part `count` is the merging of all others.
 
@@ -162,7 +164,7 @@ class PartsFolder:
             sweep(self.path, RECIPE, folder)
             _make_file(self._alive, folder)
         over = threading.Event()
-        thread = threading.Thread(target=self._stay_alive, args=(over,), name="loadax-alive", daemon=True)
+        thread = threading.Thread(target=self._touch, args=(self._alive, over), name="loadax-alive", daemon=True)
         thread.start()
         try:
             yield
@@ -204,6 +206,28 @@ class PartsFolder:
         self._waiting.extend(sorted(self._claimed))
         for part in list(self._claimed):
             self._release(part)
+
+    @contextmanager
+    def computing(self, part: int) -> Iterator[None]:
+        """A block in which this process, a worker of an executor, computes a part: meanwhile no other process does.
+
+        That is, none that finds the process with the executor dead; that process may have a second copy computed.
+        """
+        mark = f"{part}.worker"
+        over = threading.Event()
+        thread = threading.Thread(target=self._touch, args=(mark, over), name="loadax-alive", daemon=True)
+        with suppress(OSError), kept_folder(self.path) as folder:  # it is deleted once all parts are merged
+            _unlink(mark, folder)
+            os.symlink(self._name, mark, dir_fd=folder)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            with suppress(OSError), kept_folder(self.path) as folder:
+                if _name_in(mark, folder) == self._name:
+                    _unlink(mark, folder)
 
     def claim_merge(self) -> bool:
         """Claims the merging of all parts; False if another process does it.
@@ -290,7 +314,7 @@ class PartsFolder:
         with self._opened() as folder:
             owner = self._owner(part, folder)
             is_dead = owner is not None and _is_dead(owner, claim, self._alive, folder)
-            if is_dead and self._owner(part, folder) == owner:
+            if is_dead and not self._has_worker(part, folder) and self._owner(part, folder) == owner:
                 log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
                 _unlink(claim, folder)
             try:
@@ -335,6 +359,13 @@ class PartsFolder:
                 f"{self.path / name} is not a claim of a process ({error}); delete {self.path}, and call again"
             ) from error
 
+    def _has_worker(self, part: int, folder: int) -> bool:
+        """Whether a worker of an executor computes a part, and is alive."""
+        mark = f"{part}.worker"
+        with suppress(OSError):  # there is none, or something else has its name
+            return not _is_dead(_name_in(mark, folder), mark, self._alive, folder)
+        return False
+
     @contextmanager
     def _opened(self) -> Iterator[int]:
         """A block with the descriptor of the folder.
@@ -351,10 +382,11 @@ class PartsFolder:
         except OSError as error:
             raise SourceError(f"{self.path} can't be used: {error}; delete it, and call again") from error
 
-    def _stay_alive(self, over: threading.Event) -> None:
+    def _touch(self, sign: str, over: threading.Event) -> None:
+        """Gives a sign of life every few seconds."""
         while not over.wait(_TOUCH):
             with suppress(OSError), kept_folder(self.path) as folder:
-                os.utime(self._alive, dir_fd=folder, follow_symlinks=False)
+                os.utime(sign, dir_fd=folder, follow_symlinks=False)
 
 
 # Results of parts, by number, and which of them are claimed; see `loadax.core.tasks.Tasks`.

@@ -150,7 +150,8 @@ def run_part(recipe: tuple[str, int, str, str], part: int) -> Raised | float:
             work = _read(known, stamp_of(Path(known.path)))
         parts = PartsFolder(Path(known.path).parent, work.label, len(work.sizes), abs)
         if not parts.has(part) and parts.exists():  # else all are merged, and this is a second copy
-            parts.put(part, work.compute(part, threading.Event()))
+            with parts.computing(part):
+                parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
         error.add_note(f"loadax: in part {part}, on {socket.gethostname()}")
         return Raised(wrap(error))
