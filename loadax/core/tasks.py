@@ -150,7 +150,25 @@ def _check_main_script(executor: Executor, name: str) -> None:
     )
 
 
-def workers_of(executor: Executor) -> int:
+def check_import(error: BaseException, whose: str, argument: str) -> None:
+    """Checks that a worker has not failed since it can't import loadax.
+
+    Args:
+        error: What its task has raised.
+        whose: What has the worker, for the message.
+        argument: Argument that names it.
+
+    Raises:
+        ArgumentError: When it has.
+    """
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
+        raise ArgumentError(
+            f"the workers of {whose} can't import loadax ({error}); install it there, in the same version",
+            argument=argument,
+        ) from error
+
+
+def capacity_of(executor: Executor) -> int:
     """Number of tasks that an executor runs at a time, as far as it tells; else a number that limits nothing."""
     client = getattr(executor, "_client", None)  # Dask has no public way from an executor to its client
     with suppress(Exception):  # whatever a lost scheduler raises, or an executor that has no such attribute
@@ -280,7 +298,7 @@ class TaskRun:
             self._next_look = perf_counter() + _POLL
             self._check_silence()
             if self._executor is not None and len(self._running) >= self._window_now():
-                self._workers = workers_of(self._executor)  # some have come, such as those of an adaptive cluster
+                self._workers = capacity_of(self._executor)  # some have come, such as those of an adaptive cluster
             if len(self._running) < self._window_now() and len(self._seconds) >= _FEWEST:
                 self._copy_stragglers(call)
         if self._again or not self._tasks.is_complete():
@@ -299,7 +317,7 @@ class TaskRun:
         try:
             if self._executor is None:
                 self._executor = open_engine(self._engine)
-                self._workers = workers_of(self._executor)
+                self._workers = capacity_of(self._executor)
             self._orders += 1
             future = self._executor.submit(*call(number, self._orders))
         except RuntimeError as error:  # a broken executor, or one that was shut down
@@ -343,11 +361,7 @@ class TaskRun:
 
     def _lose(self, error: BaseException, number: int, *, is_broken: bool) -> None:
         """Counts a loss of the engine, and makes a broken one again; gives up after several of one task."""
-        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
-            raise ArgumentError(
-                f"the workers of the executor can't import loadax ({error}); install it there, in the same version",
-                argument="executor",
-            ) from error
+        check_import(error, "the executor", "executor")
         if is_broken and isinstance(self._engine, Executor):
             name = type(self._engine).__name__
             raise WorkerError(

@@ -12,8 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tasks import Raised
-from loadax.errors import ArgumentError
+from loadax.core.tasks import Raised, check_import
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
@@ -203,10 +202,6 @@ def _result(future: Future[Any] | None) -> Any:
     """
     try:
         return future and future.result()
-    except (Exception, CancelledError) as error:  # each engine has its own
-        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
-            raise ArgumentError(
-                f"the workers of remote= can't import loadax ({error}); install it there, in the same version",
-                argument="remote",
-            ) from error
+    except (Exception, CancelledError) as error:  # noqa: BLE001 - each engine has its own
+        check_import(error, "remote=", "remote")
         return None
