@@ -32,6 +32,8 @@ class ConcatenatedSource(BaseSource):
         LeafError: When element specs differ and no part reads rows one by one; names the part and the leaf.
     """
 
+    in_parts = True
+
     # Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked
     spec: Tree = None
 

@@ -38,6 +38,8 @@ class ZippedSource(BaseSource):
         structure: Structure of an example, whose leaves are the examples of the parts.
     """
 
+    in_parts = True
+
     def __init__(self, parts: Sequence[ZipPart], structure: Structure):
         self._parts, self._structure = list(parts), structure
         own_epochs = any(part.order.varies for part in self._parts)

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError
+from loadax.loader.arguments import LoaderArguments
 from loadax.loader.dataloader import Dataloader, restored
 from loadax.protocols import Tree
 
@@ -62,8 +63,14 @@ class ColocatedIterator(Iterator[Tree]):
     def __init__(self, loader: Dataloader, start: Any):
         if not isinstance(loader, Dataloader):
             raise ArgumentError(f"loader is {type_text(loader)}; pass a Dataloader", argument="loader")
-        arguments = loader._arguments
-        unlike = [f"{name}=" for name in ("host_leaves", "device_map", "keep_on_device", "remote") if arguments[name]]
+        arguments, place = loader._arguments, loader._arguments.place
+        refused = {
+            "host_leaves": place.host_leaves,
+            "device_map": place.device_map,
+            "keep_on_device": place.keep_on_device,
+            "remote": arguments.workers.remote,
+        }
+        unlike = [f"{name}=" for name, value in refused.items() if value]
         unlike += ["the lanes of a stream"] if loader.dataset.is_stream else []
         unlike += [f"{len(loader.specs)} shapes of batches"] if len(loader.specs) > 1 else []
         if unlike:
@@ -71,14 +78,15 @@ class ColocatedIterator(Iterator[Tree]):
                 f"loader has {unlike[0]}, and each host makes jax.Arrays of one shape by its own cores; leave it out",
                 argument="loader",
             )
-        self._phases, self._prefetch = loader._phases, arguments["prefetch"]
+        self._phases, self._prefetch = loader._phases, arguments.limits.prefetch
         self.step = self._phases.start_of(start)
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, loader.spec)
         mesh = colocated_python.colocated_cpu_devices(loader._placing_mesh())
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        partition = jax.tree.map(lambda given: getattr(given, "spec", given), arguments["partition"])  # no devices
+        partition = jax.tree.map(lambda given: getattr(given, "spec", given), place.partition)  # no devices
         remote_class: Any = colocated_python.colocated_python_class(_Host)
-        self._host = remote_class({**arguments, "mesh": None, "partition": partition}, loader._plan.skips)
+        there = arguments._replace(place=place._replace(mesh=None, partition=partition))
+        self._host = remote_class(there, loader._plan.skips)
         self._ahead: deque[Tree] = deque()
 
     def __next__(self) -> Tree:
@@ -98,7 +106,7 @@ class ColocatedIterator(Iterator[Tree]):
 class _Host:
     """What each host runs. Not final: JAX makes a class of it."""
 
-    def __init__(self, arguments: dict[str, Any], skips: Any):
+    def __init__(self, arguments: LoaderArguments, skips: Any):
         self._given = arguments, skips
         self._batches: Any = None
 
@@ -107,5 +115,6 @@ class _Host:
         number = int(step.addressable_data(0))
         if self._batches is None or self._batches.step != number:
             arguments, skips = self._given
-            self._batches = restored({**arguments, "mesh": step.sharding.mesh}, skips).iterate(number)
+            place = arguments.place._replace(mesh=step.sharding.mesh)
+            self._batches = restored(arguments._replace(place=place), skips).iterate(number)
         return next(self._batches)

@@ -15,6 +15,7 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, LeafError
 from loadax.loader.padded_leaves import padded_leaves
 from loadax.padding import Pad
+from loadax.plan.batches import Remainder
 from loadax.plan.buckets import Bucketed, BucketPlan, datasets_of, split
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.order import depth_first
@@ -106,11 +107,14 @@ class Buckets:
         named = self.value if isinstance(self.value, dict) else ()
         return tuple(dict.fromkeys([self.leaf, *named]))
 
+    def steps(
+        self, dataset: Dataset, num_epochs: int | None, remainder: Remainder, quarantine: Integers
+    ) -> "tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]":
+        """The steps of a run, and the padded dataset of each bucket by its first step; for `Dataloader`."""
+        return bucketed(self, dataset, num_epochs, remainder, quarantine)
 
-def _refuse(given: Any, dataset: Dataset) -> None:
-    for name, other in (("seq_len", None), ("balance", None), ("keep_on_device", False)):
-        if getattr(given, name) != other:
-            raise ArgumentError(f"{name}={shown(getattr(given, name))}: not with batch_size=Buckets(…); leave one out")
+
+def _refuse(dataset: Dataset) -> None:
     if dataset.is_stream:
         raise ArgumentError("batch_size=Buckets(…) needs the lengths of all rows, which a stream does not tell")
     for order, _ in datasets_of(dataset.order, 0):
@@ -147,22 +151,22 @@ def _lengths_in(leaf: str, run: Run) -> Integers:
 
 
 def bucketed(
-    given: Any, dataset: Dataset, epochs: int | None, quarantine: Integers
+    buckets: Buckets, dataset: Dataset, epochs: int | None, remainder: Remainder, quarantine: Integers
 ) -> tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]:
     """The plan of a run with buckets, and the padded dataset of each bucket by its first step.
 
     Args:
-        given: Arguments of the `Dataloader`, as attributes.
-        dataset: Its dataset.
+        buckets: The buckets.
+        dataset: Dataset of the run.
         epochs: Number of epochs; None: endless.
+        remainder: Handling of the last, partial batch of each bucket.
         quarantine: Rows that are never read, ascending.
 
     Raises:
         ArgumentError: As `Buckets`.
         LeafError: As `Buckets`.
     """
-    _refuse(given, dataset)
-    buckets: Buckets = given.batch_size
+    _refuse(dataset)
     rows, lengths = _lengths(dataset, buckets)
     bounds = np.array([*buckets.sizes])
     bucket = np.searchsorted(bounds, lengths)
@@ -192,9 +196,7 @@ def bucketed(
 
     shares = tuple(map(padding, orders, buckets.sizes))
     sizes = (*buckets.sizes.values(),)
-    plan = BucketPlan(
-        Bucketed(dataset.order, tuple(orders), (*bounds.tolist(),), sizes, given.remainder, shares), epochs
-    )
+    plan = BucketPlan(Bucketed(dataset.order, tuple(orders), (*bounds.tolist(),), sizes, remainder, shares), epochs)
 
     names, value = buckets.names, buckets.value
     if isinstance(buckets.leaf, str):

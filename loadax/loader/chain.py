@@ -90,9 +90,9 @@ def _drawing_apart(loaders: Sequence[Dataloader]) -> list[Dataloader]:
 
 def _of_phase(loader: Dataloader, phase: int) -> Dataloader:
     """The same loader, but maps without a given seed draw the numbers of a phase."""
-    dataset = as_dataset(loader._arguments["data"])
+    dataset = as_dataset(loader._arguments.data)
     reader = dataset.reader.with_streams(lambda stream: replace(stream, phase=phase))
-    arguments = {**loader._arguments, "data": Dataset(reader.source, dataset.order, reader.maps)}
+    arguments = loader._arguments._replace(data=Dataset(reader.source, dataset.order, reader.maps))
     made = restored(arguments, loader._plan.skips)
     made._made_in = loader._made_in
     return made

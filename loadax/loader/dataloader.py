@@ -6,57 +6,61 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import difflib
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.arguments import MOST_POSITIONS, integer, shown
-from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
-from loadax.core.leaf_names import path_of, value_at
 from loadax.core.replacements import missing_attribute, replacements
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
+from loadax.loader.arguments import (
+    ErrorArguments,
+    LimitArguments,
+    LoaderArguments,
+    PlaceArguments,
+    StepArguments,
+    WorkerArguments,
+)
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.buckets import Buckets
-from loadax.loader.device.device_map import DeviceMap
-from loadax.loader.epoch import Epoch, epochs
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.host_rows import HostRows, host_leaves_of
-from loadax.loader.inspection.check_plan import PlanCheck, check_run
-from loadax.loader.inspection.digest import digest_of
-from loadax.loader.inspection.explain import explain
-from loadax.loader.inspection.explanation import Explanation
-from loadax.loader.inspection.trace import Trace, find_places, trace
 from loadax.loader.iterator import DataIterator
-from loadax.loader.lease import Lease, LeasedRun
-from loadax.loader.mask_errors import MaskErrors
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.repetition import Repetition
+from loadax.loader.slots import OtherHosts
 from loadax.loader.state import OrderHash
-from loadax.loader.stretch import Ledger, Target
-from loadax.loader.watch.hosts import RunHosts, run_hosts
+from loadax.loader.stretch import Ledger, Target, join_hosts
 from loadax.plan.batches import Remainder
-from loadax.plan.buckets import RunPlan
-from loadax.plan.find import StepPosition
 from loadax.plan.skips import Skips, step_ranges
+from loadax.plan.steps import Steps
 from loadax.protocols import Engine, Integers, Tree
 from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 
+if TYPE_CHECKING:
+    from loadax.loader.buckets import Buckets
+    from loadax.loader.device.device_map import DeviceMap
+    from loadax.loader.epoch import Epoch
+    from loadax.loader.host_rows import HostRows
+    from loadax.loader.inspection.check_plan import PlanCheck
+    from loadax.loader.inspection.explanation import Explanation
+    from loadax.loader.inspection.trace import Trace
+    from loadax.loader.lease import Lease, LeasedRun
+    from loadax.loader.mask_errors import MaskErrors
+    from loadax.plan.find import StepPosition
+
 
 def _refuse(named: Mapping[str, Any]) -> None:
     """Raises for unknown arguments. For those of other data loaders, the error says what to use instead."""
-    known = inspect.signature(Dataloader.__init__).parameters
+    known = Dataloader.__init__.__annotations__
     for name, value in named.items():
         if name in known:
             continue
@@ -86,10 +90,10 @@ def refuse_next(loader: Any) -> Never:
     )
 
 
-def restored(arguments: dict[str, Any], skips: Skips) -> "Dataloader":
+def restored(arguments: LoaderArguments, skips: Skips) -> "Dataloader":
     """The loader that was pickled."""
-    loader = Dataloader(**arguments)
-    return loader._with_plan(replace(loader._plan, skips=skips))  # noqa: SLF001
+    loader = Dataloader._made(arguments, make_pipeline(arguments))  # noqa: SLF001
+    return loader._with_plan(loader._plan.skipping(skips))  # noqa: SLF001
 
 
 @final
@@ -196,7 +200,7 @@ class Dataloader:
     def __init__(
         self,
         data: Any,
-        batch_size: int | Mapping[int, int] | Buckets,
+        batch_size: "int | Mapping[int, int] | Buckets",
         *,
         mesh: Mesh | PlannedMesh | None = None,
         partition: Any = None,
@@ -207,7 +211,7 @@ class Dataloader:
         seq_len: int | Mapping[int, int] | Mapping[str, Any] | None = None,
         microbatches: int = 1,
         key_seed: int | None = None,
-        device_map: Callable[[Tree], Tree] | DeviceMap | None = None,
+        device_map: "Callable[[Tree], Tree] | DeviceMap | None" = None,
         keep_on_device: bool | int = False,
         num_workers: int | None = None,
         worker_type: str = "thread",
@@ -217,21 +221,78 @@ class Dataloader:
         cache_bytes: int | None = None,
         shard_index: int | None = None,
         shard_count: int | None = None,
-        on_error: str | MaskErrors = "raise",
+        on_error: "str | MaskErrors" = "raise",
         quarantine: Any = None,
         stall_after: float | None = 60.0,
         abort_after: float | None = None,
     ):
-        arguments = {name: given for name, given in dict(locals()).items() if name != "self"}
-        self._arguments, self._pipeline = arguments, make_pipeline(SimpleNamespace(**arguments))
-        self.dataset, self._plan = self._pipeline.whole.dataset, self._pipeline.plan
-        self._order = OrderHash(self.dataset, self._pipeline.options.key_seed)
-        self._mesh = mesh_of(partition) if mesh is None else mesh  # a NamedSharding includes its mesh
-        self._made_in = current_mesh()
-        self._begin_runs()
+        arguments = LoaderArguments(
+            data,
+            StepArguments(batch_size, num_epochs, remainder, balance, seq_len),
+            PlaceArguments(
+                mesh,
+                partition,
+                host_leaves,
+                microbatches,
+                key_seed,
+                device_map,
+                keep_on_device,
+                shard_index,
+                shard_count,
+            ),
+            WorkerArguments(num_workers, worker_type, remote),
+            LimitArguments(prefetch, prefetch_bytes, cache_bytes, stall_after, abort_after),
+            ErrorArguments(on_error, quarantine),
+        )
+        self._fill(arguments, make_pipeline(arguments))
+
+    @classmethod
+    def _made(cls, arguments: LoaderArguments, pipeline: BatchPipeline) -> "Dataloader":
+        """The loader of these arguments."""
+        made = cls.__new__(cls)
+        made._fill(arguments, pipeline)  # noqa: SLF001 - of this class
+        return made
+
+    def _fill(self, arguments: LoaderArguments, pipeline: BatchPipeline) -> None:
+        dataset = pipeline.whole.dataset
+        order = OrderHash(dataset, pipeline.options.key_seed)
+        mesh = arguments.place.mesh
+        if mesh is None:
+            mesh = mesh_of(arguments.place.partition)  # a NamedSharding includes its mesh
+        self._set(arguments, pipeline, order, mesh, current_mesh())
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
                 self._shard(segment.first)
+
+    def _set(
+        self,
+        arguments: LoaderArguments,
+        pipeline: BatchPipeline,
+        order: OrderHash,
+        mesh: Mesh | PlannedMesh | None,
+        made_in: Mesh | PlannedMesh | None,
+    ) -> None:
+        """Sets all attributes.
+
+        Args:
+            arguments: Arguments of the loader.
+            pipeline: Pipeline of all of them.
+            order: Hash of its order.
+            mesh: Mesh that the user passed. None: the current one of each call.
+            made_in: Mesh that was current when the loader was made.
+        """
+        self._arguments = arguments
+        self._pipeline = pipeline
+        self._plan: Steps = pipeline.plan
+        self.dataset = pipeline.whole.dataset
+        self._order = order
+        self._mesh = mesh
+        self._made_in = made_in
+        self._phases = Phases([(pipeline.plan, order)])
+        self._repetition = Repetition([pipeline])
+        self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
+        self._runs = LoaderRuns()
+        self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
 
     if not TYPE_CHECKING:  # type checkers must still report wrong arguments
 
@@ -240,20 +301,13 @@ class Dataloader:
             _refuse(named)
             return object.__new__(cls)
 
-    def _begin_runs(self) -> None:
-        self._phases = Phases([(self._plan, self._order)])
-        self._repetition = Repetition([self._pipeline])
-        self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
-        self._runs = LoaderRuns()
-        self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
-
     def __reduce__(self) -> Any:
         if isinstance(self._mesh, Mesh):
             raise MeshError(
                 "a Dataloader with mesh=, or a NamedSharding in partition=, can't be pickled, since devices belong to "
                 "their process; pickle loader.dataset, and make the loader where it is used"
             )
-        if isinstance(self._arguments["remote"], Executor):
+        if isinstance(self._arguments.workers.remote, Executor):
             raise ArgumentError(
                 "a Dataloader with an executor as remote= can't be pickled; pass a function that makes one"
             )
@@ -356,7 +410,7 @@ class Dataloader:
         self.ledger = batches.ledger
         return batches
 
-    def lease(self, start: Any = 0) -> Lease:
+    def lease(self, start: Any = 0) -> "Lease":
         """Hands out rows as NumPy arrays, `batch_size` or fewer at once, that may be finished in any order.
 
         For reinforcement learning: prompts are handed out in the order of the run, rollouts take longer or shorter, and
@@ -387,29 +441,16 @@ class Dataloader:
             ...     [leased.examples["prompt"].tolist() for leased in lease]
             [[0, 1, 2, 3], [8, 9]]
         """
+        from loadax.loader.lease import Lease
+
         return Lease([self._leased()], self._phases, start)
 
-    def _leased(self) -> LeasedRun:
+    def _leased(self) -> "LeasedRun":
         """What a lease hands out of this loader."""
+        from loadax.loader.lease import leased_run
+
         self._refuse_stream("lease()")
-        if not isinstance(self._plan.batch_size, int):
-            raise ArgumentError("lease() hands out rows in equal groups; pass one batch_size, not a schedule")
-        alone = self._pipeline.options.shard is None and this_process().count == 1  # nothing is placed
-        positions = np.arange(self._plan.batch_size) if alone else self._positions(0)
-
-        def target(plan: RunPlan) -> Target:
-            pipeline = replace(self._pipeline.on_host(), plan=plan)
-            shard = pipeline.host_shard(positions, 0, pipeline.form(0).host_batch)
-            return Target(pipeline, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
-
-        # Balanced places would depend on the batch size, and nothing is cut by devices.
-        plan = replace(self._plan, remainder="pad", costs=None, skips=Skips())
-
-        def numbered(whole_step: int) -> int:  # epochs that end in a partial batch have one step more
-            return plan.step_at(*self._plan.position_of_whole_step(whole_step))[0]
-
-        skipped = [(numbered(low), numbered(high - 1) + 1) for low, high in self._plan.skips.ranges]
-        return LeasedRun(target, replace(plan, skips=plan.skips.and_also(skipped)), self._order)
+        return leased_run(self._pipeline, self._order, lambda: self._positions(0))
 
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()
@@ -419,17 +460,20 @@ class Dataloader:
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
 
-        def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> RunHosts | None:
-            return run_hosts(self._runs, self._order, pipeline, mesh, *run)
+        def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> OtherHosts | None:
+            return join_hosts(self._runs, self._order, pipeline, mesh, *run)
 
         return Target(pipeline, shard, None, True, hosts)
 
-    def host(self, step: int) -> HostRows:
+    def host(self, step: int) -> "HostRows":
         """Reads the host leaves of a step, for the rows of `local_rows(step)`.
 
         Raises:
             ArgumentError: If the loader has no `host_leaves`.
         """
+        from loadax.core.leaf_names import path_of, value_at
+        from loadax.loader.host_rows import HostRows, host_leaves_of
+
         step = self._checked(step)
         kept = self._pipeline.form(step).host_leaves
         names = host_leaves_of(kept.structure.build(kept.leaves))
@@ -437,7 +481,7 @@ class Dataloader:
         leaves = {name: value_at(batch, path_of(batch, name) or ()) for name in names}
         return HostRows(step, self._positions(step), leaves)
 
-    def explain(self, steps: int = 8, at: int = 0) -> Explanation:
+    def explain(self, steps: int = 8, at: int = 0) -> "Explanation":
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
 
         Args:
@@ -445,11 +489,13 @@ class Dataloader:
                 row used.
             at: Step whose batch size to explain, if it is scheduled.
         """
+        from loadax.loader.inspection.explain import explain
+
         at = self._checked(at, "at")
         dataset, options = self._pipeline.form(at).dataset, self._pipeline.options
         return explain(dataset, self._plan, self._shard(at), at, options, integer("steps", steps, 1))
 
-    def check_plan(self, steps: int | None = None) -> PlanCheck:
+    def check_plan(self, steps: int | None = None) -> "PlanCheck":
         """Simulates the run on all hosts of its mesh.
 
         Checks that each row is read by exactly the hosts that hold it.
@@ -461,6 +507,8 @@ class Dataloader:
         Raises:
             ConformanceError: If a check fails. Names the step and the position.
         """
+        from loadax.loader.inspection.check_plan import check_run
+
         self._refuse_stream("check_plan()")
         return check_run(self._plan, self._shard, None if steps is None else integer("steps", steps, 1))
 
@@ -525,10 +573,10 @@ class Dataloader:
         return DataIterator([self._target(mesh)], self._phases, self._repetition.ended, start)
 
     def _target(self, mesh: Mesh) -> Target:
-        shard, hosts = partial(self._pipeline.shard, mesh), partial(run_hosts, self._runs, self._order)
+        shard, hosts = partial(self._pipeline.shard, mesh), partial(join_hosts, self._runs, self._order)
         return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
 
-    def epochs(self, start: Any = None) -> Iterator[Epoch]:
+    def epochs(self, start: Any = None) -> "Iterator[Epoch]":
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
 
         An epoch that is left early can't be continued: the next one starts at its own first batch.
@@ -537,13 +585,15 @@ class Dataloader:
             start: Step or state to start from. The first epoch is then the rest of that one. None: step 0, with a
                 warning if a loop has begun there before, as of `iter(loader)`.
         """
+        from loadax.loader.epoch import epochs
+
         self._refuse_stream("epochs()")
         batches = self.iterate(start)
         if start is None:
             self._repetition.began("loader.epochs()", batches)
         yield from epochs(batches, self._phases)
 
-    def trace(self, step: int, positions: Any = None) -> Trace:
+    def trace(self, step: int, positions: Any = None) -> "Trace":
         """The origin of a step's records: dataset, row, epoch and file. Reads no data.
 
         Args:
@@ -557,6 +607,8 @@ class Dataloader:
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='code', row=4, epoch=0, id=104, where=None, documents=None)
         """
+        from loadax.loader.inspection.trace import trace
+
         size = self._plan.segment_of(self._checked(step))[0].batch_size
         chosen = np.arange(size) if positions is None else np.asarray(positions)
         if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
@@ -565,7 +617,7 @@ class Dataloader:
 
     def find(
         self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None
-    ) -> list[StepPosition]:
+    ) -> "list[StepPosition]":
         """Finds the steps and batch positions at which the run reads a record.
 
         The inverse of `rows`, computed without reading data.
@@ -580,6 +632,8 @@ class Dataloader:
             ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
             RowIndexError: If the row is out of range.
         """
+        from loadax.loader.inspection.trace import find_places
+
         self._refuse_stream("find()")
         return find_places(self._plan, self.dataset.source, integer("row", row), dataset, epochs, steps)
 
@@ -606,15 +660,16 @@ class Dataloader:
         plan, skips = self._plan, self._plan.skips
         chosen = step_ranges(steps, plan.num_steps)
         ranges = [(skips.whole_step(low), skips.whole_step(high - 1) + 1) for low, high in chosen]
-        skipping = replace(plan, skips=skips.and_also(ranges))
+        skipping = plan.skipping(skips.and_also(ranges))
         if skipping.num_steps == 0:
             raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
         return self._with_plan(skipping)
 
-    def _with_plan(self, plan: RunPlan) -> "Dataloader":
-        made = object.__new__(Dataloader)
-        vars(made).update(vars(self), _plan=plan, _pipeline=replace(self._pipeline, plan=plan))
-        made._begin_runs()
+    def _with_plan(self, plan: Steps) -> "Dataloader":
+        """The same loader with other steps of the same run."""
+        made = Dataloader.__new__(Dataloader)
+        pipeline = replace(self._pipeline, plan=plan)
+        made._set(self._arguments, pipeline, self._order, self._mesh, self._made_in)  # noqa: SLF001 - of this class
         return made
 
     def digest(self, steps: range | None = None) -> str:
@@ -636,6 +691,8 @@ class Dataloader:
             >>> Dataloader(data, 8).digest() == Dataloader(data, 8, shard_index=1, shard_count=2).digest()
             True
         """
+        from loadax.loader.inspection.digest import digest_of
+
         self._refuse_stream("digest()")
         if steps is None and self._plan.num_steps is None:
             raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
@@ -650,7 +707,7 @@ class Dataloader:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
         if dropped := self._rows_dropped():
             steps += f", {count_text(dropped, 'row')} of each epoch dropped"
-        return f"Dataloader({self.dataset!r}, batch_size={self._arguments['batch_size']!r}, {steps})"
+        return f"Dataloader({self.dataset!r}, batch_size={self._arguments.steps.batch_size!r}, {steps})"
 
     def _rows_dropped(self) -> int:
         """Rows of an epoch that are too few for a batch; 0 where that depends on the epoch."""

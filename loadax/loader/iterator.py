@@ -16,18 +16,19 @@ from loadax.core.arguments import flag
 from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.checkpoint import FutureFolder, check_folder, loaded, read_state, returned, write_state
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError
-from loadax.loader.host_rows import HostRows, host_leaves_of
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.phases import Phases
-from loadax.loader.reports.bottleneck import Report, loader_info, report
-from loadax.loader.reports.chrome_trace import write_chrome_trace
-from loadax.loader.streams.run import KEY, StreamRun, lane_states
+from loadax.loader.slots import Lanes
 from loadax.loader.stretch import Ledger, RunGuard, Stretch, Target
 from loadax.protocols import Tree
 from loadax.sharding.mesh import current_mesh
+
+if TYPE_CHECKING:
+    from loadax.loader.checkpoint import FutureFolder
+    from loadax.loader.host_rows import HostRows
+    from loadax.loader.reports.bottleneck import Report
 
 _EARLY = 64  # last steps of a phase, the same on all hosts, during which the next one is read ahead
 
@@ -53,7 +54,7 @@ class DataIterator:
 
     def __init__(self, targets: Sequence[Target], phases: Phases, used_up: threading.Event, start: Any):
         self._targets, self._phases, self._used_up = targets, phases, used_up
-        self._step, self._streams = phases.start_of(start), targets[0].pipeline.stream_run(lane_states(start))
+        self._step, self._streams = phases.start_of(start), targets[0].pipeline.lanes(start)
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
@@ -288,7 +289,7 @@ class DataIterator:
         return self._target.mesh
 
     @property
-    def host(self) -> HostRows:
+    def host(self) -> "HostRows":
         """The host leaves of the latest batch, for the rows that this process reads.
 
         Where several threads share the iterator, use `loader.host(step)`.
@@ -296,6 +297,8 @@ class DataIterator:
         Raises:
             ArgumentError: If no batch was handed out yet, or the loader has no `host_leaves`.
         """
+        from loadax.loader.host_rows import HostRows, host_leaves_of
+
         if self._host is None:
             raise ArgumentError("no batch was handed out yet; call next() first, or use loader.host(step)")
         step, leaves, shard = self._host
@@ -318,7 +321,7 @@ class DataIterator:
         """
         with self._lock:  # lanes drop the states before the latest step
             state = self._phases.state(self._step)
-            return state if self._streams is None else state | {KEY: self._streams.states(self._step)}
+            return state if self._streams is None else state | self._streams.state(self._step)
 
     def set_state(self, state: Any) -> None:
         """Continues from `state`, saved on any mesh and with any number of hosts and workers.
@@ -331,7 +334,7 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step, streams = self._phases.start_of(state), self._target.pipeline.stream_run(lane_states(state))
+        step, streams = self._phases.start_of(state), self._target.pipeline.lanes(state)
         with self._lock:
             self._drop_next_phase()
             self._interrupted = True  # prefetched batches are not those of the new step
@@ -340,9 +343,9 @@ class DataIterator:
             self._error, self._host, self._stretch.ended = None, None, False
             self._begin(self._stretch)
 
-    def _same_streams(self) -> StreamRun | None:
+    def _same_streams(self) -> Lanes | None:
         """The streams, to be read again from the current step on."""
-        return self._target.pipeline.stream_run(lane_states(self.get_state()))
+        return None if self._streams is None else self._target.pipeline.lanes(self.get_state())
 
     def _is_over(self) -> bool:
         return self._stretch.ended or self._step == self.num_steps
@@ -420,7 +423,7 @@ class DataIterator:
             message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
             raise type(error)(message) from error
 
-    def save(self, directory: FutureFolder) -> Coroutine[Any, Any, Awaitable[None]]:
+    def save(self, directory: "FutureFolder") -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.
 
         The state is that of now, however many batches are handed out before it is written. Process 0 writes one file,
@@ -429,6 +432,8 @@ class DataIterator:
         Raises:
             ArgumentError: If the folder is not Orbax's. At the call: what fails in what this returns, nobody may await.
         """
+        from loadax.loader.checkpoint import FutureFolder, check_folder, returned, write_state
+
         check_folder("save", directory, FutureFolder)
         return returned(write_state(self.get_state(), directory))
 
@@ -439,6 +444,8 @@ class DataIterator:
             ArgumentError: If the folder is not Orbax's.
             StateError: If there is no state, or it belongs to other data; then nothing has changed.
         """
+        from loadax.loader.checkpoint import check_folder, loaded, read_state, returned
+
         check_folder("load", directory, os.PathLike)
         # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
         self.set_state(read_state(directory))
@@ -448,13 +455,15 @@ class DataIterator:
         """Times and counters since the iterator was started, or its state was set."""
         return self.ledger.stats()
 
-    def report(self, hosts: bool = False) -> Report:
+    def report(self, hosts: bool = False) -> "Report":
         """Reports whether the loader is the bottleneck, what it is busy with, and what to do.
 
         Args:
             hosts: Whether to name the host of the run that waits longest for data. What the others tell is a few
                 seconds old.
         """
+        from loadax.loader.reports.bottleneck import loader_info, report
+
         whole, options = self._target.pipeline.whole, self._target.pipeline.options
         info = loader_info(whole.dataset.reader, whole.batch, self._target.mesh, bool(options.keep_on_device))
         told = report(self.stats(), info)
@@ -474,6 +483,8 @@ class DataIterator:
         Raises:
             ArgumentError: If the name has another suffix, or the file can't be written.
         """
+        from loadax.loader.reports.chrome_trace import write_chrome_trace
+
         write_chrome_trace(self._stretch.monitor.timeline(), self.report(), path)
 
     @property

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never, final
 import numpy as np
 
 from loadax.core.arguments import LARGEST, shown
+from loadax.core.distributed import this_process
 from loadax.core.intervals import merge
 from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, ClosedError, StateError
 from loadax.loader.iterator import DataIterator
 from loadax.loader.phases import KEY as PHASES, Phases
+from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import LEASE, VERSION, OrderHash, make_state, plain, step_of
 from loadax.loader.stretch import Target
 from loadax.plan.batches import BatchPlan
+from loadax.plan.skips import Skips
 from loadax.protocols import Array, Integers, Interval, Tree
 
 
@@ -75,6 +78,38 @@ class LeasedRun(NamedTuple):
     target: Callable[[BatchPlan], Target]
     plan: BatchPlan
     order: OrderHash
+
+
+def leased_run(pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]) -> LeasedRun:
+    """What a lease hands out of a loader.
+
+    Args:
+        pipeline: Pipeline of the loader.
+        order: Hash of its order.
+        held: Function that returns the batch positions of this process's rows.
+
+    Raises:
+        ArgumentError: If the batch size is scheduled.
+    """
+    whole = pipeline.plan
+    if not isinstance(whole.batch_size, int):
+        raise ArgumentError("lease() hands out rows in equal groups; pass one batch_size, not a schedule")
+    alone = pipeline.options.shard is None and this_process().count == 1  # nothing is placed
+    positions = np.arange(whole.batch_size) if alone else held()
+
+    def target(plan: BatchPlan) -> Target:
+        leased = replace(pipeline.on_host(), plan=plan)
+        shard = leased.host_shard(positions, 0, leased.form(0).host_batch)
+        return Target(leased, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
+
+    # Balanced places would depend on the batch size, and nothing is cut by devices.
+    plan = replace(whole.of(0), remainder="pad", costs=None, skips=Skips())
+
+    def numbered(whole_step: int) -> int:  # epochs that end in a partial batch have one step more
+        return plan.step_at(*whole.position_of_whole_step(whole_step))[0]
+
+    skipped = [(numbered(low), numbered(high - 1) + 1) for low, high in whole.skips.ranges]
+    return LeasedRun(target, plan.skipping(plan.skips.and_also(skipped)), order)
 
 
 @final

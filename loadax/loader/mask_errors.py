@@ -14,7 +14,7 @@ from loadax.core.arguments import choice, integer, path as checked_path, shown
 from loadax.core.distributed import this_process
 from loadax.core.log import log
 from loadax.errors import ArgumentError, StorageError
-from loadax.protocols import Integers, Visits
+from loadax.protocols import Integers
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 _BEGINNING = '{"id": '  # of each line of a record
@@ -109,14 +109,6 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
         raise ArgumentError(f"quarantine={shown(quarantine)}: pass the record of MaskErrors, or row ids")
     ascending = np.sort(np.array(rows, np.int64))  # `np.unique` is many times slower for a million rows
     return ascending[np.diff(ascending, prepend=-1) > 0]
-
-
-def without(visits: Visits, quarantine: Integers) -> Visits:
-    """The visits with padding in place of quarantined rows (sorted int64[n]), at a cost that hardly grows with n."""
-    if not len(quarantine):
-        return visits
-    following = np.take(quarantine, np.searchsorted(quarantine, visits.rows), mode="clip")
-    return visits._replace(rows=np.where(following == visits.rows, -1, visits.rows))
 
 
 def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> None:

@@ -1,42 +1,44 @@
 """LoaderOptions: options of a `Dataloader`, validated once and passed on as a whole."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, final, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final
 
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from loadax.core.arguments import choice, integer, number, shown
-from loadax.core.formatting import count_text
+from loadax.core.arguments import integer, number, shown
 from loadax.core.leaf_names import Path, path_of, unknown_leaf
 from loadax.core.spec import flatten_spec
-from loadax.core.tasks import checked_engine
 from loadax.core.tree import flatten
 from loadax.core.user_object import user_objects
-from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, UnsupportedError
+from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
-from loadax.loader.mask_errors import MaskErrors
-from loadax.loader.metrics.stats import usable_cores
-from loadax.loader.streams.run import StreamOptions
 from loadax.plan.batches import Remainder
-from loadax.plan.mix import Mixed
-from loadax.plan.order import depth_first
-from loadax.plan.stream import StreamOrder
-from loadax.protocols import Engine, Integers, Tree
+from loadax.protocols import Engine, Integers, Tree, Visits
 from loadax.reader import Reader
-from loadax.sources.stream.source import streams_in
 
-_MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
-_MOST_REMOTE, _FIRST_REMOTE = 32, 4  # workers of `remote=`, whose number is unknown
+if TYPE_CHECKING:
+    from loadax.loader.mask_errors import MaskErrors
+
 
 _Value = TypeVar("_Value")
 # Sequence length of batches by the name of a leaf.
 SeqLens = tuple[tuple[str, int], ...]
 # `(first step, value)` pairs; each value applies until the next one starts.
 Schedule = tuple[tuple[int, _Value], ...]
+
+
+class StreamOptions(NamedTuple):
+    """How a run reads its streams.
+
+    Args:
+        epochs: Number of times that each lane is read. None: endless.
+        remainder: What happens to the rows of longer lanes, see `Dataloader`.
+    """
+
+    epochs: int | None
+    remainder: Remainder
 
 
 @final
@@ -67,7 +69,7 @@ class LoaderOptions:
     prefetch: int = 2
     prefetch_bytes: int = 256 << 20
     cache_bytes: int | None = None
-    masking: MaskErrors | None = None
+    masking: "MaskErrors | None" = None
     quarantine: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     stall_after: float | None = None
     abort_after: float | None = None
@@ -85,49 +87,12 @@ class LoaderOptions:
         return self.masking is not None or len(self.quarantine) > 0
 
 
-def worker_counts(num_workers: int | None, worker_type: str, dataset: Dataset) -> tuple[int, int]:
-    """Largest and initial number of workers for a dataset."""
-    concurrent_reads = int(dataset.reader.traits.concurrent_reads)
-    in_processes = choice("worker_type", worker_type, ("thread", "process")) == "process"
-    if num_workers is not None:
-        most = integer("num_workers", num_workers, 0)
-        if in_processes:
-            _warn_of_many(most)
-        return most, most
-    # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
-    cores, first = usable_cores(), 1 if in_processes else concurrent_reads
-    return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
-
-
-def _warn_of_many(processes: int) -> None:
-    """Warns of worker processes that only delay the first batch, since each starts a Python interpreter."""
-    cores = usable_cores()
-    if processes > max(_MOST_WORKERS, 4 * cores):
-        warnings.warn(
-            f"num_workers={processes} starts {processes} Python interpreters on {count_text(cores, 'core')}, which "
-            f"delays the first batch by up to a minute; pass num_workers={cores}, or leave it out to autotune it",
-            UserWarning,
-            stacklevel=6,
-        )
-
-
-def remote_counts(given: Any) -> tuple[int, int]:
-    """Largest and initial number of workers of `remote=` to keep busy.
-
-    Raises:
-        ArgumentError: If another argument says that others read.
-        UnsupportedError: If they read for no batch.
-    """
-    if given.worker_type != "thread":
-        raise ArgumentError(f"worker_type={given.worker_type!r}: the workers of remote= read; leave worker_type out")
-    if given.keep_on_device:
-        raise UnsupportedError("keep_on_device: all rows are read once, when iteration starts; leave out remote=")
-    if given.num_workers is None:
-        return _MOST_REMOTE, _FIRST_REMOTE
-    most = integer("num_workers", given.num_workers, 0)
-    if not most:
-        raise ArgumentError("num_workers=0 reads on the caller's thread; leave it out, or leave out remote=")
-    return most, most
+def without(visits: Visits, quarantine: Integers) -> Visits:
+    """The visits with padding in place of quarantined rows (sorted int64[n]), at a cost that hardly grows with n."""
+    if not len(quarantine):
+        return visits
+    following = np.take(quarantine, np.searchsorted(quarantine, visits.rows), mode="clip")
+    return visits._replace(rows=np.where(following == visits.rows, -1, visits.rows))
 
 
 def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
@@ -142,36 +107,6 @@ def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     for item in objects if in_threads > 1 else bound:
         item.warn()
     return replace(options, num_workers=0, first_workers=0) if bound else options
-
-
-def loader_options(given: Any, dataset: Dataset, batch_sizes: Sequence[int]) -> LoaderOptions:
-    """Validates the arguments of a `Dataloader` that are options; without masking, quarantine and streams.
-
-    Args:
-        given: Arguments, as attributes.
-        dataset: Dataset, with a known spec.
-        batch_sizes: All batch sizes of the run.
-    """
-    most, first = worker_counts(given.num_workers, given.worker_type, dataset)
-    remote, keep = checked_engine(given.remote, "remote"), given.keep_on_device
-    if remote is not None:
-        most, first = remote_counts(given)
-    return LoaderOptions(
-        partition=given.partition,
-        shard=shard_spec(given.shard_index, given.shard_count, batch_sizes),
-        microbatches=dividing("microbatches", given.microbatches, batch_sizes),
-        key_seed=None if given.key_seed is None else integer("key_seed", given.key_seed, most=None),
-        keep_on_device=bool(keep) if isinstance(keep, bool | None) else integer("keep_on_device", keep, 1),
-        num_workers=most,
-        first_workers=first,
-        worker_type=given.worker_type if remote is None else "remote",
-        remote=remote,
-        prefetch=integer("prefetch", given.prefetch, 0),
-        prefetch_bytes=integer("prefetch_bytes", given.prefetch_bytes, 1),
-        cache_bytes=None if given.cache_bytes is None else integer("cache_bytes", given.cache_bytes, 0),
-        stall_after=seconds("stall_after", given.stall_after),
-        abort_after=seconds("abort_after", given.abort_after),
-    )
 
 
 def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
@@ -273,44 +208,6 @@ def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
 def together(one: Schedule[int], other: Schedule[Any]) -> Schedule[int]:
     """The values of `one`, split at the steps of both schedules."""
     return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
-
-
-def with_streams(
-    options: LoaderOptions, dataset: Dataset, num_epochs: int | None, remainder: Remainder, smallest: int
-) -> LoaderOptions:
-    """Adds how the streams of a dataset are read, in batches of at least `smallest` rows.
-
-    Raises:
-        ArgumentError: If a batch does not show whether all lanes have ended, and the remainder depends on it.
-        UnsupportedError: If an option needs random access.
-    """
-    if options.worker_type == "process" and options.num_workers:
-        raise UnsupportedError(
-            "worker_type='process': the lanes of a stream are open in this process, and no other one can read them; "
-            "leave it out, and do slow work in maps that release the GIL, or in processes that open_lane starts"
-        )
-    if options.remote is not None:
-        raise UnsupportedError(
-            "remote=: the lanes of a stream are open in this process, and workers elsewhere can't read them; leave it "
-            "out, and do slow work in processes that open_lane starts"
-        )
-    if options.keep_on_device:
-        raise UnsupportedError("keep_on_device: a stream has no fixed number of rows; leave it out")
-    choice("remainder", remainder, get_args(Remainder))
-    if num_epochs is not None and num_epochs < 1:
-        raise ArgumentError(f"num_epochs={num_epochs}: pass 1 or more, or None for endless epochs")
-    endless = num_epochs is None or any(
-        isinstance(order, Mixed) and order.stop == "never" for order in depth_first(dataset.order)
-    )
-    lanes = dataset.order.lanes if isinstance(dataset.order, StreamOrder) else 0
-    if not endless and remainder != "drop" and lanes > smallest:
-        call = next(stream.origin.call for _, stream in streams_in(dataset.source)).replace("…", str(smallest))
-        raise ArgumentError(
-            f"remainder={remainder!r}: a batch of {smallest} rows has none of some of the {lanes} lanes, so it "
-            "does not tell whether all lanes have ended; pass remainder='drop', a batch_size of at least the number "
-            f"of lanes, or fewer lanes: {call}"
-        )
-    return replace(options, streams=StreamOptions(None if endless else num_epochs, remainder))
 
 
 def mesh_of(partition: Any) -> Mesh | None:

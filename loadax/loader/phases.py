@@ -8,7 +8,7 @@ from typing import Any, final
 from loadax.core.arguments import shown
 from loadax.errors import RowIndexError, StateError
 from loadax.loader.state import VERSION, OrderHash, make_state, plain_step, step_of
-from loadax.plan.buckets import RunPlan
+from loadax.plan.steps import Steps
 
 # Key of the states of the phases in the state of a chain.
 KEY = "phases"
@@ -22,7 +22,7 @@ class Phases:
         runs: Plan and order of each run. Only the last one may be endless.
     """
 
-    def __init__(self, runs: Sequence[tuple[RunPlan, OrderHash]]):
+    def __init__(self, runs: Sequence[tuple[Steps, OrderHash]]):
         self._runs, self._plans, self.last = runs, [plan for plan, _ in runs], len(runs) - 1
         self.first_steps = tuple(accumulate((plan.num_steps or 0 for plan in self._plans[:-1]), initial=0))
         self._first_epochs = [*accumulate((plan.num_epochs or 0 for plan in self._plans[:-1]), initial=0)]

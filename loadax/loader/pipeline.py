@@ -2,55 +2,53 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.arguments import integer
+from loadax.core.arguments import MOST_POSITIONS, integer, shown
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
+from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.loader.assembly.chunk_budget import (
-    OpenChunks,
-    check_memory,
-    find_open_chunks,
-    held_columns,
-    keep_open_chunks,
+from loadax.loader.arguments import (
+    ErrorArguments,
+    LoaderArguments,
+    PlaceArguments,
+    StepArguments,
+    WorkerArguments,
+    loader_options,
 )
+from loadax.loader.assembly.block_shuffles import block_shuffles
 from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
-from loadax.loader.assembly.maskable import probe_readable
-from loadax.loader.assembly.seq_len import cut_to
 from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
-from loadax.loader.buckets import Buckets, bucketed
-from loadax.loader.device.cache import DeviceCache, check_fixed
-from loadax.loader.device.device_map import DevicePrograms
-from loadax.loader.device.gather import DeviceGather
-from loadax.loader.execution.executor import PieceExecutor, ThreadExecutor
-from loadax.loader.execution.producer import BatchProducer, BucketProducer, Finish
-from loadax.loader.mask_errors import masking_of, quarantined_rows
+from loadax.loader.execution.executor import ThreadExecutor
+from loadax.loader.execution.producer import BatchProducer, StepProducer
 from loadax.loader.options import (
     LoaderOptions,
     Schedule,
+    SeqLens,
     for_user_objects,
     host_leaf_names,
-    loader_options,
     schedule,
     seq_lens,
     together,
     value_at,
-    with_streams,
 )
-from loadax.loader.row_costs import costs_of
-from loadax.loader.streams.run import LaneStates, StreamRun
-from loadax.loader.workers.job import remember_unread
-from loadax.plan.batches import BatchPlan, BatchSizeSegment
-from loadax.plan.buckets import BucketPlan, RunPlan
-from loadax.plan.mix import ENDLESS, Mixed
+from loadax.loader.slots import CachedRows, DeviceFunction, Finish, Lanes, PieceExecutor, RowCache, StepsChoice
+from loadax.plan.balance import Costs
+from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
+from loadax.plan.mix import Mixed
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Tree
 from loadax.reader import Reader
 from loadax.sharding.layout import position_ranges
 from loadax.sharding.mesh import plan_mesh
+
+if TYPE_CHECKING:
+    from loadax.loader.assembly.chunk_budget import OpenChunks
+    from loadax.loader.mask_errors import MaskErrors
 
 _NO_DEVICES = plan_mesh({"host": 1}, hosts=1)  # of batches that are not placed
 
@@ -121,13 +119,13 @@ class BatchPipeline:
         device_map: The user's function for devices, if there is one.
     """
 
-    plan: RunPlan
+    plan: Steps
     whole: BatchForm
     forms: Schedule[BatchForm]
     options: LoaderOptions
-    device_map: DevicePrograms | None
+    device_map: DeviceFunction | None
     _shards: dict[Any, HostShard] = field(default_factory=dict)
-    _caches: dict[Any, DeviceCache] = field(default_factory=dict)
+    _caches: dict[Any, RowCache] = field(default_factory=dict)
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
@@ -151,8 +149,11 @@ class BatchPipeline:
                 form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
             )
             shard = replace(shard, host=form.host_leaves)
-            if not options.keep_on_device:  # else rows are read in the order of the store
-                check_memory(self.open_chunks(shard, segment), options.cache_bytes, options.readers)
+            chunks = [] if options.keep_on_device else self.open_chunks(shard, segment)
+            if chunks:
+                from loadax.loader.assembly.chunk_budget import check_memory
+
+                check_memory(chunks, options.cache_bytes, options.readers)
             if self.device_map is not None:
                 self.device_map.on(shard)  # raises early if the partition does not fit
             for other in [known for known in list(self._shards) if known[0] != mesh]:
@@ -164,11 +165,16 @@ class BatchPipeline:
         """Shapes, dtypes and shardings of the batches of a shard."""
         return shard.shape_dtypes if self.device_map is None else self.device_map.on(shard).shape_dtypes
 
-    def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> list[OpenChunks]:
+    def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> "list[OpenChunks]":
         """The chunks that block shuffles keep open for a shard."""
         own = self.plan.of(self.plan.skips.left(segment.first))
-        plan = BatchPlan(own.order, segment.batch_size, None, "pad")
-        return find_open_chunks(value_at(self.forms, segment.first).dataset.reader, plan, shard)
+        reader = value_at(self.forms, segment.first).dataset.reader
+        shuffles = list(block_shuffles(own.order, reader.source))
+        if not shuffles:
+            return []
+        from loadax.loader.assembly.chunk_budget import find_open_chunks
+
+        return find_open_chunks(reader, BatchPlan(own.order, segment.batch_size, None, "pad"), shard, shuffles)
 
     def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
         """A shard of the batch of a step that places nothing.
@@ -190,131 +196,237 @@ class BatchPipeline:
         """The pipeline of batches that stay on the host, by `host_shard`."""
         return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
 
-    def stream_run(self, states: LaneStates) -> StreamRun | None:
-        """The lanes of the streams, to be read from saved states. None: there are no streams."""
+    def lanes(self, start: object) -> Lanes | None:
+        """The lanes of the streams, to be read from a step, a state, or the states of several processes on.
+
+        Returns:
+            None: There are no streams.
+
+        Raises:
+            StateError: If a state has something else in place of states of lanes.
+        """
         options = self.options.streams
-        return None if options is None else StreamRun(self.plan.of(0), self.whole.dataset.source, options, states)
+        if options is None:
+            return None
+        from loadax.loader.streams.run import StreamRun, lane_states
+
+        return StreamRun(self.plan.of(0), self.whole.dataset.source, options, lane_states(start))
 
     def producer(
         self,
         shard: HostShard,
         step: int,
         executor: PieceExecutor,
-        streams: StreamRun | None = None,
+        lanes: Lanes | None = None,
         shard_of: Callable[[int], HostShard] | None = None,
-    ) -> BatchProducer | BucketProducer:
+    ) -> StepProducer:
         """The producer of a step and of the following steps with the same shapes, on their shard.
 
-        With buckets, of all following steps, on the shards that `shard_of` gives for the first step of each bucket.
+        Of steps that alternate between shapes, the producer of all following ones, on the shards that `shard_of` gives
+        for the first step of each shape.
         """
-        if isinstance(self.plan, BucketPlan):
+        if self.plan.alternating:
             assert shard_of is not None
-            return self._bucket_producer(self.plan, shard_of, executor)
+            return self._alternating_producer(shard_of, executor)
         end = self.plan.segment_of(step)[1]
         options = self.options
         if options.keep_on_device:
-            gather = self._cache(shard, step).gather(shard)
-            finish = self._finish(shard, gather)
-            return BatchProducer(self.plan, gather.reader, gather.shard, options, executor, end, finish)
+            cached = self._cache(shard, step).gather(shard)
+            finish = self._finish(shard, cached)
+            return BatchProducer(self.plan, cached.reader, cached.shard, options, executor, end, finish)
         reader = self._reader(shard, step, options.cache_bytes)
-        if streams is not None:
-            reader = streams.bind(reader)
-        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), streams, step)
+        if lanes is not None:
+            reader = lanes.bind(reader)
+        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), lanes, step)
 
-    def _bucket_producer(
-        self, plan: BucketPlan, shard_of: Callable[[int], HostShard], executor: PieceExecutor
-    ) -> BucketProducer:
-        firsts = {plan.bucket(plan.skips.whole_step(first)): first for first in plan.first_steps}
-        shards = [shard_of(first) for first in firsts.values()]
-        cache_bytes = None if (whole := self.options.cache_bytes) is None else whole // len(shards)
-        readers = tuple(self._reader(*each, cache_bytes) for each in zip(shards, firsts.values(), strict=True))
-        options, end = self.options, plan.num_steps
-        made = [
-            BatchProducer(plan, reader, shard, options, executor, end, self._finish(shard), step=first, family=readers)
-            for reader, shard, first in zip(readers, shards, firsts.values(), strict=True)
-        ]
-        return BucketProducer(
-            dict(zip(firsts, made, strict=True)), lambda step: plan.bucket(plan.skips.whole_step(step))
-        )
+    def _alternating_producer(self, shard_of: Callable[[int], HostShard], executor: PieceExecutor) -> StepProducer:
+        from loadax.loader.execution.alternating import AlternatingProducer
+
+        plan, options = self.plan, self.options
+        shards = {plan.shape_of(step): (step, shard_of(step)) for step in plan.first_steps}
+        cache_bytes = None if options.cache_bytes is None else options.cache_bytes // len(shards)
+        readers = {shape: self._reader(shard, step, cache_bytes) for shape, (step, shard) in shards.items()}
+        family = tuple(readers.values())
+        producers = {
+            shape: BatchProducer(
+                plan,
+                readers[shape],
+                shard,
+                options,
+                executor,
+                plan.num_steps,
+                self._finish(shard),
+                step=step,
+                family=family,
+            )
+            for shape, (step, shard) in shards.items()
+        }
+        return AlternatingProducer(producers, plan.shape_of)
 
     def _reader(self, shard: HostShard, step: int, cache_bytes: int | None) -> Reader:
         """The reader of a step, with the chunks kept that block shuffles keep open for a shard."""
-        reader, segment = self.form(step).dataset.reader, self.plan.segment_of(step)[0]
-        chunks, columns = self.open_chunks(shard, segment), held_columns(reader, shard)
-        return keep_open_chunks(reader, chunks, cache_bytes, columns, self.options.prefetch_bytes, self.options.readers)
+        reader, options = self.form(step).dataset.reader, self.options
+        chunks = self.open_chunks(shard, self.plan.segment_of(step)[0])
+        if not chunks:
+            return reader
+        from loadax.loader.assembly.chunk_budget import held_columns, keep_open_chunks
+
+        columns = held_columns(reader, shard)
+        return keep_open_chunks(reader, chunks, cache_bytes, columns, options.prefetch_bytes, options.readers)
 
     def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""
         reader, finish = self.form(step).dataset.reader, self._finish(shard)
         return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, finish, step=step)
 
-    def _finish(self, shard: HostShard, gather: DeviceGather | None = None) -> Finish:
+    def _finish(self, shard: HostShard, gather: CachedRows | None = None) -> Finish:
         """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
         last: Finish = shard.batch.structure.build
         if self.device_map is not None:
             last = self.device_map.compiled(shard)
         return last if gather is None else lambda leaves: last(gather(leaves))
 
-    def _cache(self, shard: HostShard, step: int) -> DeviceCache:
+    def _cache(self, shard: HostShard, step: int) -> RowCache:
         """The dataset in device memory, read on first use."""
         form = self.form(step)
         key = (shard.mesh, shard.specs, form)
         cache = self._caches.get(key)
         if cache is None:
+            from loadax.loader.device.cache import DeviceCache
+
             self._caches.clear()  # there may not be enough memory for two
             cache = self._caches[key] = DeviceCache(form.dataset, shard, self.options)
         return cache
 
 
-def make_pipeline(given: Any) -> BatchPipeline:
+def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
     """Makes the pipeline that the arguments of a `Dataloader` describe.
-
-    Args:
-        given: Arguments, as attributes.
 
     Raises:
         ArgumentError: If one can't be used.
     """
-    buckets = given.batch_size if isinstance(given.batch_size, Buckets) else None
-    sizes = schedule("batch_size", 1 if buckets else given.batch_size)
-    lengths = None if given.seq_len is None else seq_lens(given.seq_len)
-    sizes = sizes if lengths is None else together(sizes, lengths)
-    dataset = as_dataset(given.data)
-    if isinstance(dataset.order, Mixed) and dataset.order.by_step and not buckets:
+    steps, place, workers = arguments.steps, arguments.place, arguments.workers
+    chosen, sizes = _chosen_steps(steps)
+    lengths = None if steps.seq_len is None else seq_lens(steps.seq_len)
+    if lengths is not None:
+        sizes = together(sizes, lengths)
+    dataset = as_dataset(arguments.data)
+    if isinstance(dataset.order, Mixed) and dataset.order.by_step and chosen is None:
         # Its weights change at positions from now on.
-        dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, given.num_epochs), dataset.maps)
-    epochs, remainder = given.num_epochs, given.remainder
-    epochs = None if epochs is None else integer("num_epochs", epochs)
-    masking = masking_of(given.on_error)  # which makes the file of a record that is a quarantine too
-    rows = quarantined_rows(given.quarantine, dataset.reader.num_rows)
-    remember_unread(given.worker_type if given.remote is None else "process", given.num_workers, dataset.reader)
-    plan: RunPlan | None = None
+        dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, steps.num_epochs), dataset.maps)
+    epochs = None if steps.num_epochs is None else integer("num_epochs", steps.num_epochs)
+    remainder = steps.remainder
+    masking, quarantine = _unreadable(arguments.errors, dataset)
+    _remember_unread(workers, dataset.reader)
+    plan: Steps | None = None
     datasets: Schedule[Dataset] = ((0, dataset),)
-    if buckets:
-        plan, datasets = bucketed(given, dataset, epochs, rows)
+    if chosen is not None:
+        _check_chosen(steps, place)
+        plan, datasets = chosen.steps(dataset, epochs, remainder, quarantine)
         sizes = plan.schedule
-    if masking is not None or len(rows):
-        datasets = tuple((first, probe_readable(data, rows, masking is not None)) for first, data in datasets)
+    if masking is not None or len(quarantine):
+        datasets = _probed(datasets, quarantine, masking is not None)
     dataset = datasets[0][1]
-    if plan is not None:  # its order is that of all buckets
+    if plan is not None:  # its order has all rows of the dataset
         dataset = Dataset(dataset.source, plan.order, dataset.maps).probed_at(dataset.reader.first)
     elif lengths is not None:
-        cut = {length: cut_to(dataset, length, given.seq_len) for _, length in lengths}
-        datasets = tuple((step, cut[length]) for step, length in lengths)
+        datasets = _cropped(dataset, lengths, steps.seq_len)
     batch_sizes = [size for _, size in sizes]
-    options = replace(loader_options(given, dataset, batch_sizes), masking=masking, quarantine=rows)
+    options = loader_options(place, workers, arguments.limits, dataset, batch_sizes, masking, quarantine)
     if dataset.is_stream:
-        options = with_streams(options, dataset, epochs, remainder, min(batch_sizes))
-        if dataset.order.size >= ENDLESS:
+        options = _with_streams(options, dataset, epochs, remainder, min(batch_sizes))
+        if dataset.order.size >= MOST_POSITIONS:
             epochs, remainder = None, "drop"
-    costs = costs_of(given.balance, dataset)
+    costs = None if steps.balance is None else _costs(steps.balance, dataset)
     if plan is None:
         plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder, costs=costs)
-    host_leaves = host_leaf_names(given.host_leaves, dataset.spec, options)
+    host_leaves = host_leaf_names(place.host_leaves, dataset.spec, options)
     if options.keep_on_device:
-        check_fixed(dataset, options)
-    padded = options.masks or given.remainder == "pad"
-    generated_leaves = [MASK] * padded + [KEY] * (options.key_seed is not None)
+        _check_fixed(dataset, options)
+    generated_leaves = []
+    if options.masks or steps.remainder == "pad":
+        generated_leaves.append(MASK)
+    if options.key_seed is not None:
+        generated_leaves.append(KEY)
     forms = forms_of(dataset, datasets, generated_leaves, host_leaves)
     options = for_user_objects(options, dataset.reader)  # which may have opened something for the spec
-    return BatchPipeline(plan, *forms, options, None if given.device_map is None else DevicePrograms(given.device_map))
+    return BatchPipeline(plan, *forms, options, _device_function(place))
+
+
+# What fills a slot, from its own room, where an argument asks for it.
+
+
+def _chosen_steps(steps: StepArguments) -> tuple[StepsChoice | None, Schedule[int]]:
+    """What decides the steps, if it is not a number of rows, and the numbers of rows by step."""
+    size = steps.batch_size
+    if not isinstance(size, int) and isinstance(size, StepsChoice):
+        return size, ((0, 1),)
+    return None, schedule("batch_size", size)
+
+
+def _check_chosen(steps: StepArguments, place: PlaceArguments) -> None:
+    kind = type(steps.batch_size).__name__
+    others = ("seq_len", steps.seq_len), ("balance", steps.balance), ("keep_on_device", place.keep_on_device or None)
+    for name, value in others:
+        if value is not None:
+            raise ArgumentError(f"{name}={shown(value)}: not with batch_size={kind}(…); leave one out")
+
+
+def _unreadable(errors: ErrorArguments, dataset: Dataset) -> tuple["MaskErrors | None", Integers]:
+    """What to do with rows that can't be read, and the rows that are never read."""
+    if isinstance(errors.on_error, str) and errors.on_error == "raise" and errors.quarantine is None:
+        return None, np.empty(0, np.int64)
+    from loadax.loader.mask_errors import masking_of, quarantined_rows
+
+    masking = masking_of(errors.on_error)  # which makes the file of a record that is a quarantine too
+    return masking, quarantined_rows(errors.quarantine, dataset.reader.num_rows)
+
+
+def _probed(datasets: Schedule[Dataset], quarantine: Integers, masking: bool) -> Schedule[Dataset]:
+    from loadax.loader.assembly.maskable import probe_readable
+
+    return tuple((first, probe_readable(data, quarantine, masking)) for first, data in datasets)
+
+
+def _cropped(dataset: Dataset, lengths: Schedule[SeqLens], seq_len: Any) -> Schedule[Dataset]:
+    from loadax.loader.assembly.seq_len import cut_to
+
+    cut = {length: cut_to(dataset, length, seq_len) for _, length in lengths}
+    return tuple((step, cut[length]) for step, length in lengths)
+
+
+def _with_streams(
+    options: LoaderOptions, dataset: Dataset, epochs: int | None, remainder: Remainder, smallest: int
+) -> LoaderOptions:
+    from loadax.loader.streams.options import with_streams
+
+    return with_streams(options, dataset, epochs, remainder, smallest)
+
+
+def _costs(balance: Any, dataset: Dataset) -> Costs:
+    from loadax.loader.row_costs import costs_of
+
+    return costs_of(balance, dataset)
+
+
+def _check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
+    from loadax.loader.device.cache import check_fixed
+
+    check_fixed(dataset, options)
+
+
+def _device_function(place: PlaceArguments) -> DeviceFunction | None:
+    if place.device_map is None:
+        return None
+    from loadax.loader.device.device_map import DevicePrograms
+
+    return DevicePrograms(place.device_map)
+
+
+def _remember_unread(workers: WorkerArguments, reader: Reader) -> None:
+    """Keeps what worker processes, or other machines, will get of objects that reading changes."""
+    elsewhere = isinstance(workers.worker_type, str) and workers.worker_type == "process"
+    if (elsewhere or workers.remote is not None) and workers.num_workers != 0:
+        from loadax.loader.workers.job import remember_unread
+
+        remember_unread(reader)

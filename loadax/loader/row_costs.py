@@ -17,14 +17,12 @@ _REMEDY = (
 )
 
 
-def costs_of(balance: Any, dataset: Dataset) -> Costs | None:
-    """Function of visits that returns the costs of their rows, float64[n]; None if rows stay where they are.
+def costs_of(balance: Any, dataset: Dataset) -> Costs:
+    """Function of visits that returns the costs of their rows, float64[n].
 
     Raises:
         ArgumentError: If it can't be used with this dataset.
     """
-    if balance is None:
-        return None
     given = f"balance={shown(balance)}"
     if dataset.is_stream:
         raise ArgumentError(f"{given}: the rows of a stream are not known ahead; leave it out, or use a dataset")

@@ -9,10 +9,10 @@ from typing import Any, final
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
-from loadax.plan.buckets import RunPlan
 from loadax.plan.fixed_part import as_before, parts_in
 from loadax.plan.mix import EVEN, Mixed
 from loadax.plan.order import depth_first
+from loadax.plan.steps import Steps
 from loadax.plan.stream import StreamOrder
 from loadax.protocols import Order
 from loadax.reader import streams_of
@@ -119,7 +119,7 @@ def hash_of(described: Any) -> str:
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
-def make_state(plan: RunPlan, order: OrderHash, step: int) -> dict[str, Any]:
+def make_state(plan: Steps, order: OrderHash, step: int) -> dict[str, Any]:
     """The state before `step`: JSON-serialisable, and equal on all hosts.
 
     With skipped steps, it is directly after the last step that was handed out, so that later skips may still change.
@@ -134,7 +134,7 @@ def make_state(plan: RunPlan, order: OrderHash, step: int) -> dict[str, Any]:
     return state | ({"skipped": skipped} if skipped else {})
 
 
-def _skipped(plan: RunPlan, whole_step: int) -> list[list[int]]:
+def _skipped(plan: Steps, whole_step: int) -> list[list[int]]:
     """Skipped ranges before a step, as (epoch, position, epoch, position), which don't depend on the batch size."""
     ranges = []
     for start, stop in plan.skips.before(whole_step).ranges:
@@ -145,7 +145,7 @@ def _skipped(plan: RunPlan, whole_step: int) -> list[list[int]]:
     return ranges
 
 
-def step_of(plan: RunPlan, order: OrderHash, start: Any) -> int:
+def step_of(plan: Steps, order: OrderHash, start: Any) -> int:
     """The step of `start`, a step or a state, or the states of one step that several processes saved.
 
     Raises:
@@ -184,7 +184,7 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "dtype") and hasattr(value, "tolist") else value
 
 
-def _restored(plan: RunPlan, order: OrderHash, state: dict[str, Any]) -> int:
+def _restored(plan: Steps, order: OrderHash, state: dict[str, Any]) -> int:
     missing = [name for name in _FIELDS if name not in state]
     if missing:
         raise StateError(f"the state has no {missing[0]!r}: {shown(state)}; pass a state of get_state()")
@@ -280,7 +280,7 @@ def _map_text(described: Any) -> str:
     return str(described)
 
 
-def _checked(plan: RunPlan, step: int) -> int:
+def _checked(plan: Steps, step: int) -> int:
     if step < 0:
         raise StateError(f"start is step {shown(step)}, but steps are counted from 0; pass 0 for the first one")
     if step > plan.end:

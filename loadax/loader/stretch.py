@@ -6,38 +6,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
-import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.context import Caller
-from loadax.core.distributed import this_process
-from loadax.core.warn import warn_user
 from loadax.errors import ClosedError, HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.autotune import WorkerAutotuner
-from loadax.loader.execution.executor import PieceExecutor, open_executor
+from loadax.loader.execution.executor import open_executor
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.streams.agreement import EndAgreement, end_agreement, goes_on
-from loadax.loader.streams.run import StreamRun
-from loadax.loader.watch.hosts import RunHosts
-from loadax.loader.watch.process_exit import process_exit
+from loadax.loader.slots import Agreement, Lanes, OtherHosts, PieceExecutor
+from loadax.loader.state import OrderHash
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
-from loadax.sharding.key_value import key_value_store
-from loadax.sharding.mesh import grid_of, resolve_mesh
+from loadax.sharding.key_value import LoaderRuns, key_value_store
+from loadax.sharding.mesh import resolve_mesh
 
-# Begins the exchange with the other hosts of a run; see `run_hosts`.
+# Begins the exchange with the other hosts of a run; see `join_hosts`.
 JoinHosts: TypeAlias = Callable[
     [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
-    RunHosts | None,
+    OtherHosts | None,
 ]
-
-_STREAM_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
 
 
 @final
@@ -57,6 +50,23 @@ class Ledger:
     def step(self) -> int:
         """Next step."""
         return self.first + self.monitor.step
+
+
+def join_hosts(runs: LoaderRuns, order: OrderHash, pipeline: BatchPipeline, mesh: Any, *run: Any) -> OtherHosts | None:
+    """The exchange with the other hosts of a run; None if there are none.
+
+    Args:
+        runs: Names of the loader's runs.
+        order: Hash of the loader's order.
+        pipeline: Its pipeline.
+        mesh: Mesh whose processes take part. A planned one, or none, has no processes.
+        run: Shard, first step, and functions of the run, as of `JoinHosts`.
+    """
+    if key_value_store() is None or not isinstance(mesh, Mesh):
+        return None
+    from loadax.loader.watch.hosts import run_hosts
+
+    return run_hosts(runs, order, pipeline, mesh, *run)
 
 
 class Target(NamedTuple):
@@ -100,7 +110,7 @@ class RunGuard:
         ledger: Counters of the iterator.
     """
 
-    def __init__(self, owner: Any, target: Target, step: int, streams: StreamRun | None, ledger: Ledger):
+    def __init__(self, owner: Any, target: Target, step: int, streams: Lanes | None, ledger: Ledger):
         pipeline, options = target.pipeline, target.pipeline.options
         self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
         shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
@@ -152,26 +162,14 @@ class RunGuard:
             self.agreement.close()
 
 
-def _agreement(target: Target, streams: StreamRun | None, ledger: Ledger) -> EndAgreement | None:
-    store, options = key_value_store(_STREAM_LIMIT), target.pipeline.options
-    if streams is None or streams.endless:
+def _agreement(target: Target, lanes: Lanes | None, ledger: Ledger) -> Agreement | None:
+    """The agreement on the end of streams that end, if several processes read them."""
+    if lanes is None or lanes.endless:
         return None
-    if store is None:
-        if options.shard is not None and options.shard.count > 1:
-            warn_user(
-                f"shard_index={options.shard.index}, shard_count={options.shard.count}: the lanes of this stream end, "
-                "and this process is not part of a jax.distributed run, so it can't know when those of the others do: "
-                "they may end at other steps; pass num_epochs=None, and stop all at the same step"
-            )
-        return None
-    process, everyone = this_process().index, range(this_process().count)
-    owners = everyone if target.mesh is None else np.unique(grid_of(target.mesh).owners).tolist()
-    if list(owners) == [process] and options.shard is not None:
-        owners = everyone  # every process has a mesh of its own, and a part of each batch
-    if len(owners) == 1:
-        return None
-    process_exit.begin(lambda: ledger.step, options.abort_after)
-    return end_agreement(store, process, owners, streams.end_rule)
+    from loadax.loader.watch.stream_end import agree_on_end
+
+    options = target.pipeline.options
+    return agree_on_end(lanes.end_rule, options.shard, target.mesh, options.abort_after, lambda: ledger.step)
 
 
 @final
@@ -195,7 +193,7 @@ class Stretch:
         target: Target,
         first: int,
         step: int,
-        streams: StreamRun | None,
+        streams: Lanes | None,
         guard: RunGuard,
         before: "Stretch | None",
         earlier: RunMonitor | None,
@@ -263,7 +261,7 @@ class Stretch:
             return True
         if agreement is not None:
             return agreement.goes_on(step, streams.progress, streams.ended_lane, check)
-        return bool(goes_on(streams.end_rule, step, [streams.progress], streams.ended_lane))
+        return streams.goes_on(step)
 
     def leave(self) -> None:
         """Ends the threads, and leaves the workers to the next stretch, unless they are busy for long."""

@@ -100,14 +100,8 @@ class PackedSource(BaseSource):
         return PackedSource(documents, self._groups, self._rows, self.described[0], self._summary)
 
     @property
-    def order(self) -> Order:
-        """Order of the packed documents in the source."""
-        return self._documents.order
-
-    @property
-    def in_order(self) -> bool:
-        """Whether consecutive rows hold consecutive documents of `order`."""
-        return self._plan.in_order
+    def child_order(self) -> Order | None:
+        return self._documents.order if self._plan.in_order else None
 
     @cached_property
     def chunks(self) -> Integers | None:

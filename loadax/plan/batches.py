@@ -1,7 +1,7 @@
 """`BatchPlan`: cuts the positions of each epoch into batches. Nothing else does."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, final, get_args
@@ -76,6 +76,10 @@ class BatchPlan:
     remainder: Remainder = "drop"
     skips: Skips = field(default=Skips())
     costs: Costs | None = None
+
+    # Steps of other shapes come only after all steps of one shape.
+    alternating = False
+    buckets = ()
 
     def __post_init__(self) -> None:
         if self.num_epochs is not None and self.num_epochs < 1:
@@ -157,6 +161,22 @@ class BatchPlan:
         """First step of each batch size that has steps left."""
         firsts = sorted({self.skips.left(segment.first) for segment in self.segments})
         return [step for step in firsts if self.num_steps is None or step < self.num_steps]
+
+    def shape_of(self, step: int) -> int:
+        """Number of the batch size of a step in the schedule."""
+        return self._segment_index(self.skips.whole_step(step))
+
+    def skipping(self, skips: Skips) -> "BatchPlan":
+        """The same plan, of which these steps are skipped."""
+        return replace(self, skips=skips)
+
+    def alike(self, step: int) -> range:
+        """Steps of the batch size of a step; if these have no end, as many of them as its epoch has steps."""
+        segment, end = self.segment_of(step)
+        first = self.skips.left(segment.first)
+        if end is None:
+            end = first + len(self.epoch_steps(self.position_of_step(step)[0]))
+        return range(first, end)
 
     def changes(self, steps: range) -> list[int]:
         """Those of `steps` at which the shapes of batches may change, the first one among them."""
@@ -240,7 +260,7 @@ class BatchPlan:
             row[: len(step)] = step
         return [arrangement(step) for step in padded]
 
-    def of(self, step: int) -> "BatchPlan":  # noqa: ARG002 - as of `BucketPlan`
+    def of(self, step: int) -> "BatchPlan":  # noqa: ARG002 - `Steps` may have several
         """The plan that a step is laid out by."""
         return self
 

@@ -190,12 +190,13 @@ class Bucketed(VerbOrder):
 @final
 @dataclass(frozen=True)
 class BucketPlan:
-    """Cuts the epochs of a bucketed order into its steps; the members are those of `BatchPlan`."""
+    """Cuts the epochs of a bucketed order into its steps, as `Steps` says."""
 
     order: Bucketed
     num_epochs: int | None = 1
     skips: Skips = field(default=Skips())
     costs = None
+    alternating = True
 
     @property
     def remainder(self) -> Remainder:
@@ -237,6 +238,17 @@ class BucketPlan:
             for bucket, (steps, size) in enumerate(each)
             if len(steps)
         }
+
+    @property
+    def buckets(self) -> tuple[tuple[int, int, int, float], ...]:
+        order = self.order
+        return tuple(zip(order.lengths, order.sizes, order.steps, order.padding, strict=True))
+
+    def shape_of(self, step: int) -> int:
+        return self.bucket(self.skips.whole_step(step))
+
+    def skipping(self, skips: Skips) -> "BucketPlan":
+        return replace(self, skips=skips)
 
     @property
     def segments(self) -> tuple[BatchSizeSegment, ...]:
@@ -286,7 +298,7 @@ class BucketPlan:
         low, high = (self.skips.left(each * self.steps_per_epoch) for each in (epoch, epoch + 1))
         return range(low, high)
 
-    def left_over(self, epoch: int) -> int:  # noqa: ARG002 - as of `BatchPlan`
+    def left_over(self, epoch: int) -> int:  # noqa: ARG002 - the same in every epoch
         return sum(self.order.counts) - sum(map(mul, self.order.steps, self.order.sizes))
 
     def bucket(self, whole_step: int) -> int:
@@ -334,6 +346,3 @@ class BucketPlan:
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
         return Visits(*map(np.concatenate, zip(*(self.visits(step, positions) for step in steps), strict=True)))
-
-
-RunPlan = BatchPlan | BucketPlan

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadax.plan.buckets import RunPlan
 from loadax.plan.lanes import in_step
+from loadax.plan.steps import Steps
 
 
 class StepPosition(NamedTuple):
@@ -19,7 +19,7 @@ class StepPosition(NamedTuple):
     position: int
 
 
-def find(plan: RunPlan, row: int, steps: range) -> list[StepPosition]:
+def find(plan: Steps, row: int, steps: range) -> list[StepPosition]:
     """Finds all reads of a row in some steps, in ascending order.
 
     Args:
@@ -42,7 +42,7 @@ def find(plan: RunPlan, row: int, steps: range) -> list[StepPosition]:
     return sorted(position for position in positions if position is not None and position.step in steps)
 
 
-def _step_position(plan: RunPlan, epoch: int, position: int) -> StepPosition | None:
+def _step_position(plan: Steps, epoch: int, position: int) -> StepPosition | None:
     """Step and batch position of a position of an epoch; None if its step is dropped or skipped."""
     whole_step, offset = plan.step_at(epoch, position)
     if plan.position_of_whole_step(whole_step) != (epoch, position - offset) or plan.skips.holds(whole_step):

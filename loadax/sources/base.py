@@ -15,7 +15,7 @@ import numpy as np
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Columns, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import Array, Boxes, Columns, Integers, LeafArrays, Location, Order, Outputs, Tree, Visits
 
 _Leaf = TypeVar("_Leaf")
 
@@ -149,6 +149,14 @@ class BaseSource:
     def units(self) -> dict[str, str]:
         """Units of each leaf that has some, such as the Arrow type of times, whose ints count its unit."""
         return {path: each["units"] for path, each in self.traits.attributes.items() if "units" in each}
+
+    # Whether an order with `parts` has one for each child, as those of `concat`, `mix` and `zip` have.
+    in_parts = False
+
+    @property
+    def child_order(self) -> Order | None:
+        """Order in which consecutive rows read those of the only child. None: they read them in another one."""
+        return None
 
     # Number of rows; a source that has it from elsewhere replaces `__len__`.
     _length: int

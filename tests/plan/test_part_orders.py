@@ -7,7 +7,8 @@ import pytest
 
 from loadax import Dataloader, concat, from_arrays
 from loadax.dataset import Dataset
-from loadax.loader.mask_errors import quarantined_rows, without
+from loadax.loader.mask_errors import quarantined_rows
+from loadax.loader.options import without
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Visits
 

@@ -5,21 +5,19 @@ current window are cached. Their number follows from the order and from this pro
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from loadax.composition.concat import ConcatenatedSource
-from loadax.composition.zip import ZippedSource
 from loadax.core.distinct import distinct
 from loadax.core.formatting import size_text
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.errors import ArgumentError
+from loadax.loader.assembly.block_shuffles import BlockShuffle
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.packing.packed import PackedSource
 from loadax.plan.batches import BatchPlan
 from loadax.plan.lanes import by_lane
 from loadax.protocols import Blocks, Boxes, Columns, Integers, Order
@@ -81,19 +79,22 @@ class OpenChunks(NamedTuple):
         return f"window=1 and lanes={blocks}" if blocks else ""
 
 
-def find_open_chunks(reader: Reader, plan: BatchPlan, shard: HostShard) -> list[OpenChunks]:
+def find_open_chunks(
+    reader: Reader, plan: BatchPlan, shard: HostShard, shuffles: Sequence[BlockShuffle]
+) -> list[OpenChunks]:
     """Computes the open chunks of every block shuffle of chunked data.
 
     Args:
         reader: Reader of the dataset.
         plan: Plan with one batch size.
         shard: The part of each batch that the process reads.
+        shuffles: Block shuffles of the plan's order.
     """
     positions, specs = shard.positions, flatten_spec(reader.specs[0])[0]
     columns = held_columns(reader, shard)
     kept = sum(area([box]) * spec.dtype.itemsize for box, spec in zip(columns, specs, strict=True))  # bytes of a row
     open_chunks = []
-    for order, blocks, source in _block_shuffles(plan.order, reader.source, False):
+    for order, blocks, source in shuffles:
         starts = chunk_starts(source)
         if starts is None or not order.size:
             continue
@@ -215,28 +216,6 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
         if leaf.source is not None:
             columns[origins[leaf.source]] = all_columns(leaf.spec.shape)
     return columns
-
-
-def _block_shuffles(order: Order, source: BaseSource, shuffled: bool) -> Iterator[tuple[Order, Blocks, BaseSource]]:
-    """Every block shuffle with its blocks and source; `shuffled`: another shuffle comes after it."""
-    if order.shuffle is not None and order.shuffle.blocks is not None:
-        yield order, order.shuffle.blocks, source
-    shuffled = shuffled or order.shuffle is not None
-    # What is below is looked at only where it is needed: a concatenation may have many parts.
-    if order.parts and (joined := _same_rows(source, ConcatenatedSource | ZippedSource)) is not None:
-        for part, child in zip(order.parts, joined.children, strict=True):
-            yield from _block_shuffles(part, child.source, shuffled)
-    elif order.parent is not None:
-        yield from _block_shuffles(order.parent, source, shuffled)
-    elif (packed := _same_rows(source, PackedSource)) is not None and packed.in_order and not shuffled:
-        yield from _block_shuffles(packed.order, packed.children[0].source, False)
-
-
-def _same_rows(source: BaseSource, kind: Any) -> Any:
-    """The source of this kind, also below wrappers that keep rows; None if there is none."""
-    while not isinstance(source, kind) and len(below := source.children) == 1 and below[0].first_row == 0:
-        source = below[0].source
-    return source if isinstance(source, kind) else None
 
 
 def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:

@@ -11,7 +11,7 @@ from loadax.errors import SourceError
 from loadax.loader.inspection.trace import trace
 from loadax.loader.mask_errors import MaskErrors, append_record
 from loadax.loader.metrics.stats import Failure
-from loadax.plan.buckets import RunPlan
+from loadax.plan.steps import Steps
 from loadax.sources.base import BaseSource
 
 _ALWAYS = 10  # rows that may fail whatever their share is
@@ -27,7 +27,7 @@ class MaskedRows:
         source: Source of the rows.
     """
 
-    def __init__(self, masking: MaskErrors, plan: RunPlan, source: BaseSource):
+    def __init__(self, masking: MaskErrors, plan: Steps, source: BaseSource):
         self._masking, self._plan, self._source = masking, plan, source
         self._lock = threading.Lock()
         self._read = self._in_a_row = 0

@@ -9,7 +9,7 @@ from typing import final
 from loadax.loader.execution.autotune import WorkerAutotuner
 from loadax.loader.execution.pacing import ConsumerPace
 from loadax.loader.execution.piece_size import PieceSizes
-from loadax.loader.execution.producer import BatchProducer, BucketProducer
+from loadax.loader.execution.producer import StepProducer
 from loadax.loader.metrics.stats import UNMEASURED, Stats, Timing
 from loadax.loader.metrics.timeline import Recorder, Timeline
 from loadax.loader.options import LoaderOptions
@@ -31,7 +31,7 @@ class RunMonitor:
 
     def __init__(
         self,
-        producer: BatchProducer | BucketProducer,
+        producer: StepProducer,
         options: LoaderOptions,
         first: int,
         autotuner: WorkerAutotuner | None = None,

@@ -3,35 +3,26 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from jax.profiler import TraceAnnotation
 
-from loadax.core.spec import flatten_spec
 from loadax.errors import LeafError
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import HostShard, buffer_layout
-from loadax.loader.execution.executor import PieceExecutor
-from loadax.loader.execution.masked_rows import MaskedRows
-from loadax.loader.mask_errors import without
 from loadax.loader.metrics.stats import Timing
-from loadax.loader.options import LoaderOptions
-from loadax.loader.streams.ordered_reads import OrderedReads
-from loadax.loader.streams.run import StreamRun
+from loadax.loader.options import LoaderOptions, without
+from loadax.loader.slots import Finish, Lanes, OrderedRows, PieceExecutor, RowFailures
 from loadax.plan.batches import BatchPlan
-from loadax.plan.buckets import RunPlan
+from loadax.plan.steps import Steps
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sharding.placer import Placer
-from loadax.sources.stream.source import OpenStream
-
-# Builds a batch from its placed leaves, without waiting for them.
-Finish = Callable[[list[Any]], Tree]
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
 _LOOKAHEAD = 1 << 16
@@ -83,6 +74,39 @@ class VisitLookahead:
             return self._blocks[-1]
 
 
+class StepProducer(Protocol):
+    """Turns steps into batches, of one shape or of several in turn.
+
+    Args:
+        executor: Executor that reads the pieces.
+        end: Step after the last one. None: infinite.
+        places: Function that returns the number of workers that pieces are placed on; 0: there is no choice.
+        most_steps: Most steps to read together.
+        probed: Rows that were read for the spec.
+        rows_per_step: Rows that this process reads for a step, at most.
+        bytes_per_step: Bytes of their buffers, at most.
+        to_accelerator: Whether batches are transferred to another device than the processor.
+    """
+
+    executor: PieceExecutor
+    end: int | None
+    places: Callable[[], int]
+    most_steps: int
+    probed: int
+    rows_per_step: int
+    bytes_per_step: int
+    to_accelerator: bool
+
+    def of(self, step: int) -> "BatchProducer":
+        """The producer of a step."""
+
+    def prepare(self, threads: int) -> None:
+        """Starts the workers that `threads` threads keep busy."""
+
+    def close(self) -> None:
+        """Ends the waiting of threads for rows that others read."""
+
+
 @final
 class BatchProducer:
     """Reads, assembles and places the steps of a plan on one shard.
@@ -105,14 +129,14 @@ class BatchProducer:
 
     def __init__(
         self,
-        plan: RunPlan,
+        plan: Steps,
         reader: Reader,
         shard: HostShard,
         options: LoaderOptions,
         executor: PieceExecutor,
         end: int | None,
         finish: Finish | None = None,
-        streams: StreamRun | None = None,
+        streams: Lanes | None = None,
         step: int = 0,
         family: tuple[Reader, ...] = (),
     ):
@@ -133,14 +157,18 @@ class BatchProducer:
         ]
         self._host, self._positions = shard.host, shard.positions
         self._quarantine = options.quarantine
-        self._masked_rows = None if options.masking is None else MaskedRows(options.masking, plan, reader.source)
-        self._streams: OrderedReads | None = None
+        self._failures: RowFailures | None = None
+        if options.masking is not None:
+            from loadax.loader.execution.masked_rows import MaskedRows
+
+            self._failures = MaskedRows(options.masking, plan, reader.source)
+        self._streams: OrderedRows | None = None
         # Spec of rows that go from their lane into the buffers, without a map or a mask in between.
         self._stacked: list[ArraySpec] | None = None
         if streams is not None:
-            self._streams = OrderedReads(streams, step, len(shard.positions))
-            if isinstance(reader.source, OpenStream) and not reader.maps and self._masked_rows is None:
-                self._stacked = flatten_spec(reader.spec)[0]
+            self._streams = streams.ordered(step, len(shard.positions))
+            if self._failures is None:
+                self._stacked = streams.stacked(reader)
         # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
         self.most_steps = _MOST_STEPS if streams is None else 1
         self.probed = reader.probed
@@ -151,8 +179,8 @@ class BatchProducer:
         self.rows_per_step = len(shard.positions)
         self.bytes_per_step = self._layout.bytes_per_step
 
-    def of(self, step: int) -> "BatchProducer":  # noqa: ARG002 - as of `BucketProducer`
-        """What reads a step."""
+    def of(self, step: int) -> "BatchProducer":  # noqa: ARG002 - there is one
+        """The producer of a step."""
         return self
 
     def prepare(self, threads: int) -> None:
@@ -187,17 +215,15 @@ class BatchProducer:
         visits = without(self._visits_of(first, buffers.count, low, high), self._quarantine)
         if self._streams is None:
             # Limits of masked rows are checked before a step is handed out.
-            told = filled if self._masked_rows is None else int
+            told = filled if self._failures is None else int
             timing = self._job.run(Piece(visits, low, buffers, first, told))
         else:
             timing = self._read_streams(self._streams, first, visits, low, buffers)
-        if self._masked_rows is not None:
-            self._masked_rows.count(len(visits.rows), timing.failures, partial(self._place_of, first, low, high))
+        if self._failures is not None:
+            self._failures.count(len(visits.rows), timing.failures, partial(self._place_of, first, low, high))
         return timing._replace(bytes=round(len(visits.rows) / max(1, self.rows_per_step) * self.bytes_per_step))
 
-    def _read_streams(
-        self, streams: OrderedReads, step: int, visits: Visits, low: int, buffers: BatchBuffers
-    ) -> Timing:
+    def _read_streams(self, streams: OrderedRows, step: int, visits: Visits, low: int, buffers: BatchBuffers) -> Timing:
         out = None
         if self._stacked is not None:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
@@ -239,36 +265,3 @@ class BatchProducer:
         leaves = [buffers.boxes(first + leaf, index)[0] for leaf in range(len(self._host.leaves))]
         # Views would keep the memory of placed leaves for as long as the user keeps a name.
         return self._host.structure.build(map(np.array, leaves) if self._placers else leaves)
-
-
-@final
-class BucketProducer:
-    """Reads steps of several shapes: each by the producer of its bucket, which share an executor.
-
-    Args:
-        producers: Producer of each bucket that has steps.
-        bucket: Function of a step: its bucket.
-    """
-
-    most_steps = 1
-
-    def __init__(self, producers: Mapping[int, BatchProducer], bucket: Callable[[int], int]):
-        self._producers, self._bucket = producers, bucket
-        self._used = used = [*producers.values()]
-        self.executor, self.end, self.to_accelerator = used[0].executor, used[0].end, used[0].to_accelerator
-        self.places = used[0].places
-        self.probed = max(producer.probed for producer in used)
-        self.rows_per_step = max(producer.rows_per_step for producer in used)
-        self.bytes_per_step = max(producer.bytes_per_step for producer in used)
-
-    def of(self, step: int) -> BatchProducer:
-        """What reads a step."""
-        return self._producers[self._bucket(step)]
-
-    def prepare(self, threads: int) -> None:
-        for producer in self._used:
-            producer.prepare(threads)
-
-    def close(self) -> None:
-        for producer in self._used:
-            producer.close()

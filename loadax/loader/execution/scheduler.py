@@ -21,10 +21,10 @@ from jax.profiler import TraceAnnotation
 from loadax.errors import ClosedError
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.execution.monitor import RunMonitor
-from loadax.loader.execution.producer import BatchProducer, BucketProducer
+from loadax.loader.execution.producer import BatchProducer, StepProducer
 from loadax.loader.execution.waiting import Activity, waiting_text
 from loadax.loader.options import LoaderOptions
-from loadax.loader.streams.tickets import SkippedError
+from loadax.loader.slots import SkippedError
 from loadax.protocols import Integers, Tree
 
 Task = Callable[[], None]
@@ -84,13 +84,13 @@ class PrefetchScheduler:
 
     def __init__(
         self,
-        producer: BatchProducer | BucketProducer,
+        producer: StepProducer,
         first: int,
         options: LoaderOptions,
         monitor: RunMonitor | None = None,
     ):
         # None once this is closed: a producer references buffers and, with worker processes, a copy of the data.
-        self._producer: BatchProducer | BucketProducer | None = producer
+        self._producer: StepProducer | None = producer
         self._workers = producer.executor.concurrency
         self._bytes_per_step = producer.bytes_per_step
         self._next, self._stop = first, producer.end  # next step to open, and the end

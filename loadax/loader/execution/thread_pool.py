@@ -7,8 +7,8 @@ from time import monotonic
 from typing import final
 
 from loadax.core.context import Caller
-from loadax.loader.execution.executor import PieceExecutor
 from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.slots import PieceExecutor
 
 # Seconds that closing waits for running tasks, in total. The threads are daemons, so they don't block interpreter exit.
 _CLOSE_TIMEOUT = 1.0

@@ -1,6 +1,6 @@
 """Simulates a run on all of its hosts and checks that each row is read by exactly the hosts that hold it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from loadax.errors import ConformanceError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import spaced
 from loadax.loader.inspection.hosts import AllHosts
-from loadax.plan.buckets import BucketPlan, RunPlan
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 
 _MOST_ROWS = 1 << 22  # rows to check by default
@@ -59,7 +59,7 @@ class PlanCheck(NamedTuple):
         )
 
 
-def check_run(plan: RunPlan, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
+def check_run(plan: Steps, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
     """Simulates a run.
 
     Args:
@@ -71,18 +71,15 @@ def check_run(plan: RunPlan, shard_at: Callable[[int], HostShard], steps: int | 
         ConformanceError: If a host would read other rows than the batch has, or a row is read by more or fewer hosts
             than hold it; shows step and position.
     """
-    segments = [(first, *plan.segment_of(first)) for first in plan.first_steps]
+    segments = [(first, plan.segment_of(first)[0]) for first in plan.first_steps]
     rows: list[Integers] = []
     copies: list[Integers] = []
     counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
-    for first, segment, end in segments:
+    for first, segment in segments:
         hosts = AllHosts(shard_at(first), segment.batch_size)
         shares = _shares(hosts)
         most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
-        alike: Sequence[int] = range(first, end or first + segment.epoch_steps)
-        if isinstance(plan, BucketPlan):
-            alike = plan.alike(first)
-        chosen = spaced(alike, -(-most // len(segments)))
+        chosen = spaced(plan.alike(first), -(-most // len(segments)))
         asked = len(shares) if steps else min(len(shares), max(1, _MOST_CALLS // len(chosen)))
         for turn, step in enumerate(chosen):
             checked = [shares[(turn * asked + index) % len(shares)] for index in range(asked)]
@@ -113,7 +110,7 @@ def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
     return list(shares.values())
 
 
-def _check_step(plan: RunPlan, step: int, shares: list[tuple[int, Integers]]) -> Integers:
+def _check_step(plan: Steps, step: int, shares: list[tuple[int, Integers]]) -> Integers:
     """Checks that the visits of each share equal the same part of the whole step; returns the step's rows."""
     whole = plan.visits(step)
     for host, positions in shares:

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.array_parts import indices
+from loadax.loader.assembly.block_shuffles import block_shuffles
 from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
-from loadax.plan.buckets import RunPlan
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 from loadax.reader import Reader
 from loadax.sharding.holdings import HeldRows
@@ -42,17 +43,18 @@ def spaced(steps: Sequence[int], count: int) -> list[int]:
     return [steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)]
 
 
-def open_on_hosts(reader: Reader, plan: RunPlan, hosts: AllHosts) -> list[Opened]:
+def open_on_hosts(reader: Reader, plan: Steps, hosts: AllHosts) -> list[Opened]:
     """Computes the open chunks on a sample of hosts; empty if no block shuffle keeps chunks."""
     groups = hosts.rows.alike
     endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
+    shuffles = list(block_shuffles(plan.order, reader.source))
     opened = []
     for index in spaced(range(len(groups)), _HOSTS_WITH_CHUNKS):
         shard = hosts.shard(int(groups[index][0]))
-        shuffles = find_open_chunks(reader, endless, shard)
-        if not shuffles:
+        chunks = find_open_chunks(reader, endless, shard, shuffles)
+        if not chunks:
             return []
-        opened.append(Opened(len(shard.positions), shuffles))
+        opened.append(Opened(len(shard.positions), chunks))
     return opened
 
 
@@ -65,7 +67,7 @@ def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:
 
 
 def chunk_reads(
-    plan: RunPlan, steps: Sequence[int], host_rows: HeldRows, source: BaseSource
+    plan: Steps, steps: Sequence[int], host_rows: HeldRows, source: BaseSource
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Mean number of chunks per step, and of rows decoded per row used, of sampled hosts.
 
@@ -113,7 +115,7 @@ def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers,
     return owners, rows
 
 
-def file_counts(plan: RunPlan, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
+def file_counts(plan: Steps, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
     """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
     if int(host_rows.counts.max()) > _MOST_CALLS:
         return None

@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from loadax import seeds
-from loadax.loader.mask_errors import without
-from loadax.plan.buckets import RunPlan
+from loadax.loader.options import without
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 
 _AT_ONCE = 1 << 18  # visits to hash at a time
 
 
-def digest_of(plan: RunPlan, steps: range, quarantine: Integers) -> str:
+def digest_of(plan: Steps, steps: range, quarantine: Integers) -> str:
     """Digest of consecutive steps as 32 hexadecimal digits. Rows in quarantine (sorted int64[n]) count as padding."""
     halves = [0, 0]
     for begin, end in pairwise([*plan.changes(steps), steps.stop]):

@@ -16,13 +16,13 @@ from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
-from loadax.plan.buckets import BucketPlan, RunPlan
+from loadax.plan.steps import Steps
 from loadax.protocols import Array, Integers, Visits
 from loadax.sharding.mesh import axis_sizes
 
 
 def explain(
-    dataset: Dataset, plan: RunPlan, shard: HostShard, at: int, options: LoaderOptions, steps: int
+    dataset: Dataset, plan: Steps, shard: HostShard, at: int, options: LoaderOptions, steps: int
 ) -> Explanation:
     """Explains a run.
 
@@ -37,9 +37,7 @@ def explain(
     batches = _batches(plan, at)
     hosts = AllHosts(shard, batches.batch_size)
     opened = open_on_hosts(dataset.reader, plan, hosts)
-    end = batches.last + 1 if batches.last is not None else batches.first + batches.steps_per_epoch
-    alike = plan.alike(at) if isinstance(plan, BucketPlan) else range(batches.first, end)
-    sampled = spaced(alike, steps)
+    sampled = spaced(plan.alike(at), steps)
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
     micro = shard.microbatches
@@ -59,13 +57,13 @@ def explain(
         host_leaves=tuple(f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in shard.host.leaves),
         reading=reading,
         balance=None if plan.costs is None else _balance(plan.of(at), shard, sampled),
-        buckets=_buckets(plan) if isinstance(plan, BucketPlan) else (),
+        buckets=plan.buckets,
         memory=memory,
         warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
     )
 
 
-def _batches(plan: RunPlan, at: int) -> BatchFigures:
+def _batches(plan: Steps, at: int) -> BatchFigures:
     segment, end = plan.segment_of(at)
     epoch = plan.position_of_step(at)[0]
     left = plan.left_over(epoch)
@@ -82,7 +80,7 @@ def _batches(plan: RunPlan, at: int) -> BatchFigures:
     )
 
 
-def _reading(dataset: Dataset, plan: RunPlan, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
+def _reading(dataset: Dataset, plan: Steps, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
     source, host_rows = dataset.reader.source, hosts.rows
     read, whole = _bytes_read(dataset, hosts)
     reads = chunk_reads(plan, steps, host_rows, source)
@@ -106,12 +104,6 @@ def _reading(dataset: Dataset, plan: RunPlan, hosts: AllHosts, opened: list[Open
         steps=len(steps),
         hosts=0 if reads is None else len(reads[0]),
     )
-
-
-def _buckets(plan: BucketPlan) -> tuple[tuple[int, int, int, float], ...]:
-    """Length, batch size, steps of an epoch, and share of padding of each bucket."""
-    order = plan.order
-    return tuple(zip(order.lengths, order.sizes, order.steps, order.padding, strict=True))
 
 
 def _balance(plan: BatchPlan, shard: HostShard, steps: Sequence[int]) -> tuple[int, float, float]:

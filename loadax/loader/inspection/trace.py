@@ -10,9 +10,9 @@ import numpy as np
 from loadax.core.arguments import LARGEST, integer, shown
 from loadax.core.formatting import table
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.plan.buckets import RunPlan
 from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Location
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, all_parts
@@ -121,7 +121,7 @@ class Trace:
         )
 
 
-def trace(plan: RunPlan, source: BaseSource, step: int, positions: Integers) -> Trace:
+def trace(plan: Steps, source: BaseSource, step: int, positions: Integers) -> Trace:
     """Traces the records at some positions of a step.
 
     Args:
@@ -142,7 +142,7 @@ def trace(plan: RunPlan, source: BaseSource, step: int, positions: Integers) -> 
 
 
 def find_places(
-    plan: RunPlan, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
+    plan: Steps, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
 ) -> list[StepPosition]:
     """Finds the steps and positions at which a run reads a row; see `Dataloader.find`.
 
@@ -157,7 +157,7 @@ def find_places(
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
 
-def _steps_to_look_at(plan: RunPlan, epochs: Any, steps: Any) -> range:
+def _steps_to_look_at(plan: Steps, epochs: Any, steps: Any) -> range:
     if epochs is not None and steps is not None:
         raise ArgumentError(f"epochs={epochs!r} and steps={steps!r}: pass one of them")
     if steps is not None:

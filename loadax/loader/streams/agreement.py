@@ -7,48 +7,22 @@ steps need no request.
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import final
 
 from jax.errors import JaxRuntimeError
 
-from loadax.errors import HostError, SourceError
-from loadax.loader.streams.run import EndRule, LaneProgress
+from loadax.errors import HostError
+from loadax.loader.slots import EndRule, LaneProgress
+from loadax.loader.streams.run import goes_on
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
 _CLOSED = "closed its iterator"
 
 _runs = LoaderRuns("streams")  # all processes of a group make the same iterators
-
-
-def goes_on(rule: EndRule, step: int, known: Collection[LaneProgress], ended_lane: str) -> bool | None:
-    """Whether a step is part of the run, if earlier ones are. None: not known yet.
-
-    Args:
-        rule: When the run ends.
-        step: The step.
-        known: LaneProgress of all processes.
-        ended_lane: Text: which lane has ended first.
-
-    Raises:
-        SourceError: If the rule is "error", and some rows of the step are missing.
-    """
-    read = all(progress.read > step for progress in known)
-    lacking = any(progress.lacking is not None and progress.lacking <= step for progress in known)
-    filled = any(progress.filled > step for progress in known)
-    if rule == "first":
-        return False if lacking else True if read else None
-    if rule == "all":
-        return True if filled else False if read else None
-    if read and lacking and filled:
-        raise SourceError(
-            f"remainder='error': {ended_lane}, and the batch of step {step} has only some of its rows; pass "
-            "remainder='drop' or 'pad', or lanes of equal lengths that fill whole batches"
-        )
-    return not lacking if read else None
 
 
 @final

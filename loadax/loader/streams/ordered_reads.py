@@ -3,12 +3,46 @@
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
-from typing import final
+from typing import NamedTuple, Protocol, final
 
 from loadax.loader.metrics.stats import Timing
-from loadax.loader.streams.run import StreamRun
+from loadax.loader.streams.open_lanes import LocatedRows
 from loadax.loader.streams.tickets import NO_PIECE, LaneTickets, PieceTickets
-from loadax.protocols import Array, Visits
+from loadax.protocols import Array, Integers, Visits
+
+
+class PieceOfStreams(NamedTuple):
+    """What was read for a piece.
+
+    Args:
+        visits: The visits of its rows, -1 for rows that lanes lack.
+        present: Whether lanes have some of its rows. One that is quarantined counts: no lane is asked for it.
+        ended_lane: Text: which lane has ended, if there are such rows.
+        releases: Functions that release what was read.
+    """
+
+    visits: Visits
+    present: bool
+    ended_lane: str
+    releases: list[Callable[[], None]]
+
+
+class LaneReader(Protocol):
+    """Reads the lanes of pieces: a `StreamRun`."""
+
+    def begin(self, step: int) -> None:
+        """Reads from this step on. All earlier ones were read."""
+
+    def locate(self, rows: Integers) -> list[LocatedRows]:
+        """Finds the lanes of a piece's rows, and takes tickets for them."""
+
+    def read(
+        self, located: Sequence[LocatedRows], tickets: PieceTickets, visits: Visits, out: Sequence[Array] | None = None
+    ) -> PieceOfStreams:
+        """Reads the rows of a piece."""
+
+    def finish(self, step: int, present: bool, ended_lane: str) -> None:
+        """Notes that all rows of a step were read, and those of all earlier ones."""
 
 
 @final
@@ -21,7 +55,7 @@ class OrderedReads:
         rows_per_step: Rows that this process reads per step.
     """
 
-    def __init__(self, run: StreamRun, step: int, rows_per_step: int):
+    def __init__(self, run: LaneReader, step: int, rows_per_step: int):
         run.begin(step)
         self._run, self._rows_per_step = run, rows_per_step
         self._tickets = LaneTickets()

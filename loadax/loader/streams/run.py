@@ -1,73 +1,32 @@
 """StreamRun: the lanes that one iterator reads, each in the order of its steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, final
 
 from loadax.core.arguments import shown
 from loadax.core.log import log
-from loadax.errors import StateError
+from loadax.core.spec import flatten_spec
+from loadax.errors import SourceError, StateError
+from loadax.loader.options import StreamOptions
+from loadax.loader.slots import EndRule, LaneProgress, OrderedRows
 from loadax.loader.streams.open_lanes import LocatedRows, OpenLanes
+from loadax.loader.streams.ordered_reads import OrderedReads, PieceOfStreams
 from loadax.loader.streams.tickets import PieceTickets
-from loadax.plan.batches import BatchPlan, Remainder
+from loadax.plan.batches import BatchPlan
 from loadax.plan.stream import StreamOrder, rows_before
-from loadax.protocols import Array, Integers, Visits
+from loadax.protocols import Array, ArraySpec, Integers, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.stream.lane import LaneState
-from loadax.sources.stream.source import StreamSource, streams_in
+from loadax.sources.stream.source import OpenStream, StreamSource, streams_in
 
 # Saved states of each stream's lanes, by lane.
 LaneStates = Sequence[Mapping[int, Sequence[LaneState]]]
 
-# The first step that is not in the run: the first one that lacks a row, or has none. "error": if these differ.
-EndRule = Literal["first", "all", "error"]
-
 # Key of the states of lanes in the state of an iterator.
 KEY = "lanes"
-
-
-class LaneProgress(NamedTuple):
-    """How far a process has read its lanes.
-
-    Args:
-        read: Step after the last one that was read.
-        lacking: First step that lacks a row of this process. None: not met.
-        filled: Step after the last one that has a row of this process.
-    """
-
-    read: int
-    lacking: int | None
-    filled: int
-
-
-class StreamOptions(NamedTuple):
-    """How a run reads its streams.
-
-    Args:
-        epochs: Number of times that each lane is read. None: endless.
-        remainder: What happens to the rows of longer lanes, see `Dataloader`.
-    """
-
-    epochs: int | None
-    remainder: Remainder
-
-
-class PieceOfStreams(NamedTuple):
-    """What was read for a piece.
-
-    Args:
-        visits: The visits of its rows, -1 for rows that lanes lack.
-        present: Whether lanes have some of its rows. One that is quarantined counts: no lane is asked for it.
-        ended_lane: Text: which lane has ended, if there are such rows.
-        releases: Functions that release what was read.
-    """
-
-    visits: Visits
-    present: bool
-    ended_lane: str
-    releases: list[Callable[[], None]]
 
 
 @final
@@ -113,6 +72,24 @@ class StreamRun:
         return reader.over(
             lambda source, times: next(opened).opened if isinstance(source, StreamSource) else source  # noqa: ARG005
         )
+
+    def stacked(self, reader: Reader) -> list[ArraySpec] | None:
+        """The spec of rows that go from their lane into buffers, without a map in between. None: they don't."""
+        if reader.maps or not isinstance(reader.source, OpenStream):
+            return None
+        return flatten_spec(reader.spec)[0]
+
+    def ordered(self, step: int, rows_per_step: int) -> OrderedRows:
+        """The reads of one producer from a step on."""
+        return OrderedReads(self, step, rows_per_step)
+
+    def goes_on(self, step: int) -> bool:
+        """Whether a step that was read is part of the run, by the lanes of this process alone."""
+        return bool(goes_on(self.end_rule, step, [self.progress], self.ended_lane))
+
+    def state(self, step: int) -> dict[str, Any]:
+        """The field of a state before a step that has the states of the lanes."""
+        return {KEY: self.states(step)}
 
     def states(self, step: int) -> list[dict[str, list[Any]]]:
         """States of the lanes before a step, as JSON: for each stream, a `LaneState` by lane."""
@@ -183,6 +160,33 @@ class StreamRun:
 
     def _rows_before(self, step: int) -> list[Integers]:
         return rows_before(self._plan.order, *self._plan.position_of_step(step))
+
+
+def goes_on(rule: EndRule, step: int, known: Collection[LaneProgress], ended_lane: str) -> bool | None:
+    """Whether a step is part of the run, if earlier ones are. None: not known yet.
+
+    Args:
+        rule: When the run ends.
+        step: The step.
+        known: LaneProgress of all processes.
+        ended_lane: Text: which lane has ended first.
+
+    Raises:
+        SourceError: If the rule is "error", and some rows of the step are missing.
+    """
+    read = all(progress.read > step for progress in known)
+    lacking = any(progress.lacking is not None and progress.lacking <= step for progress in known)
+    filled = any(progress.filled > step for progress in known)
+    if rule == "first":
+        return False if lacking else True if read else None
+    if rule == "all":
+        return True if filled else False if read else None
+    if read and lacking and filled:
+        raise SourceError(
+            f"remainder='error': {ended_lane}, and the batch of step {step} has only some of its rows; pass "
+            "remainder='drop' or 'pad', or lanes of equal lengths that fill whole batches"
+        )
+    return not lacking if read else None
 
 
 def lane_states(start: object) -> LaneStates:

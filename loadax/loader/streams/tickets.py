@@ -6,14 +6,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from time import perf_counter
 from typing import final
 
+from loadax.loader.slots import SkippedError
 from loadax.sources.stream.lane import Lane
 
 # Number of a piece that has no tickets yet: all that have some are before it.
 NO_PIECE = sys.maxsize
-
-
-class SkippedError(Exception):
-    """Rows were not read, since those before them could not be, which is the error to tell of; or the run is closed."""
 
 
 @final

@@ -15,10 +15,10 @@ from loadax.core.formatting import some
 from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
-from loadax.loader.mask_errors import without
+from loadax.loader.options import without
 from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.state import OrderHash, hash_of
-from loadax.plan.buckets import RunPlan
+from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Visits
 from loadax.reader import Reader
 from loadax.redaction import redact
@@ -101,7 +101,7 @@ def contents(reader: Reader, quarantine: Integers) -> dict[str, list[str]]:
     return digests
 
 
-def rows_of_steps(plan: RunPlan, quarantine: Integers, start: int) -> dict[str, str]:
+def rows_of_steps(plan: Steps, quarantine: Integers, start: int) -> dict[str, str]:
     """First rows and digest of two steps, by field: so costs of balance=, functions and sidecar files are compared.
 
     Args:

@@ -6,8 +6,7 @@ from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import StallError
 from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.streams.agreement import EndAgreement
-from loadax.loader.watch.hosts import RunHosts
+from loadax.loader.slots import Agreement, OtherHosts
 
 
 @final
@@ -25,9 +24,9 @@ class StallCheck:
         # The present scheduler.
         self.scheduler: PrefetchScheduler | None = None
         # The present agreement on the end of streams.
-        self.agreement: EndAgreement | None = None
+        self.agreement: Agreement | None = None
         # The other hosts, who are told too.
-        self.hosts: RunHosts | None = None
+        self.hosts: OtherHosts | None = None
         self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))  # the one that was looked at last
 
     @property

@@ -33,12 +33,11 @@ _OR_THREADS = (
 )
 
 
-def remember_unread(worker_type: str, num_workers: int | None, reader: Reader) -> None:
+def remember_unread(reader: Reader) -> None:
     """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
-    if isinstance(worker_type, str) and worker_type == "process" and num_workers != 0:
-        for item in user_objects(reader):
-            if not isinstance(item.value, list | tuple):  # which may be large, and open nothing
-                item.unread = item.unread or snapshot(item.value)
+    for item in user_objects(reader):
+        if not isinstance(item.value, list | tuple):  # which may be large, and open nothing
+            item.unread = item.unread or snapshot(item.value)
 
 
 @final

@@ -13,12 +13,13 @@ from loadax import Dataloader, from_arrays
 from loadax.core.context import Caller
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
-from loadax.loader.execution.executor import LoadedJob, PieceExecutor, ThreadExecutor, open_executor
+from loadax.loader.execution.executor import ThreadExecutor, open_executor
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Timing, total
 from loadax.loader.options import LoaderOptions
+from loadax.loader.slots import LoadedJob, PieceExecutor
 from loadax.reader import Reader
 from tests.limits import until
 from tests.loader.oracle import arrays

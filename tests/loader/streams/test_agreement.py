@@ -17,11 +17,11 @@ from jax.errors import JaxRuntimeError
 from loadax import Dataloader, from_stream
 from loadax.core import patience
 from loadax.errors import ClosedError, HostError, SourceError, StallError
-from loadax.loader import stretch
 from loadax.loader.iterator import DataIterator
+from loadax.loader.slots import EndRule, LaneProgress
 from loadax.loader.streams import agreement
 from loadax.loader.streams.agreement import EndAgreement, end_agreement
-from loadax.loader.streams.run import EndRule, LaneProgress
+from loadax.loader.watch import stream_end
 from loadax.loader.watch.stalls import StallCheck
 from loadax.protocols import ArraySpec
 from loadax.sharding import data_parallel, key_value
@@ -217,9 +217,9 @@ class Processes:
         self.iterators = [self._iterator(process) for process in range(2)]
 
     def _iterator(self, process: int) -> DataIterator:
-        self._patch.setattr(stretch, "key_value_store", lambda _: self._store)
-        self._patch.setattr(stretch, "this_process", lambda: SimpleNamespace(index=process, count=2))
-        self._patch.setattr(stretch, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
+        self._patch.setattr(stream_end, "key_value_store", lambda _: self._store)
+        self._patch.setattr(stream_end, "this_process", lambda: SimpleNamespace(index=process, count=2))
+        self._patch.setattr(stream_end, "grid_of", lambda _: SimpleNamespace(owners=np.array([process])))
         new_process(self._patch)
 
         def lane_of(lane: int, lanes: int) -> Iterator[Any]:

@@ -13,9 +13,9 @@ import pytest
 
 from loadax import Dataloader, from_stream
 from loadax.loader.execution.piece_size import PieceSizes
-from loadax.loader.streams.ordered_reads import OrderedReads
-from loadax.loader.streams.run import PieceOfStreams
-from loadax.loader.streams.tickets import LaneTickets, SkippedError
+from loadax.loader.slots import SkippedError
+from loadax.loader.streams.ordered_reads import OrderedReads, PieceOfStreams
+from loadax.loader.streams.tickets import LaneTickets
 from loadax.protocols import Visits
 from loadax.sources.stream.lane import Lane
 from tests.limits import HANG, until

@@ -1,0 +1,48 @@
+"""Begins the agreement of the processes of a run on the end of its streams."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jax.sharding import Mesh
+
+from loadax.core.distributed import this_process
+from loadax.core.warn import warn_user
+from loadax.loader.assembly.host_shard import ShardSpec
+from loadax.loader.slots import Agreement, EndRule
+from loadax.loader.streams.agreement import end_agreement
+from loadax.loader.watch.process_exit import process_exit
+from loadax.sharding.key_value import key_value_store
+from loadax.sharding.mesh import grid_of
+
+_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
+
+
+def agree_on_end(
+    rule: EndRule, share: ShardSpec | None, mesh: Mesh | None, abort_after: float | None, step: Callable[[], int]
+) -> Agreement | None:
+    """The agreement of the processes that read parts of the batches; None if this one is alone.
+
+    Args:
+        rule: When the run ends.
+        share: Part of each batch that this process was given. None: the mesh decides.
+        mesh: Mesh that batches are placed on. None: they are not placed.
+        abort_after: Seconds of waiting for a batch after which to raise.
+        step: Function that returns the next step.
+    """
+    store = key_value_store(_LIMIT)
+    if store is None:
+        if share is not None and share.count > 1:
+            warn_user(
+                f"shard_index={share.index}, shard_count={share.count}: the lanes of this stream end, "
+                "and this process is not part of a jax.distributed run, so it can't know when those of the others do: "
+                "they may end at other steps; pass num_epochs=None, and stop all at the same step"
+            )
+        return None
+    process, everyone = this_process().index, range(this_process().count)
+    owners = everyone if mesh is None else np.unique(grid_of(mesh).owners).tolist()
+    if list(owners) == [process] and share is not None:
+        owners = everyone  # every process has a mesh of its own, and a part of each batch
+    if len(owners) == 1:
+        return None
+    process_exit.begin(step, abort_after)
+    return end_agreement(store, process, owners, rule)
