@@ -37,8 +37,7 @@ from loadax.loader.options import (
     value_at,
 )
 from loadax.loader.slots import CachedRows, DeviceFunction, Finish, Lanes, PieceExecutor, RowCache, StepsChoice
-from loadax.plan.balance import Costs
-from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
+from loadax.plan.batches import BatchPlan, BatchSizeSegment, Costs, Remainder
 from loadax.plan.mix import Mixed
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Tree

@@ -8,7 +8,7 @@ import numpy as np
 from loadax.core.arguments import shown
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
-from loadax.plan.balance import Costs
+from loadax.plan.batches import Costs
 from loadax.protocols import Array, Integers, Visits
 
 _REMEDY = (

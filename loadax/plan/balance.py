@@ -6,19 +6,14 @@ pairs likewise, up to the whole batch. So every cut into 2, 4, 8, … contiguous
 arrangement knows no mesh.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
-from loadax.protocols import Array, Integers, Visits
+from loadax.protocols import Array, Integers
 
 _BLOCK = 8  # smallest number of rows of a block; fewer leave no choice
 _ROUNDS = 8  # of swaps; more gain nothing
 _MOST_PAIRED = 64  # rows of a block whose pairs with those of another block are all compared
 _FEW_BLOCKS = 8  # which are dealt to faster one by one than by a call for each round
-
-# Costs of visits: numbers of 0 or more, of shape (n,).
-Costs = Callable[[Visits], Array]
 
 
 def arrangement(costs: Array) -> Integers:

@@ -1,6 +1,7 @@
 """`BatchPlan`: cuts the positions of each epoch into batches. Nothing else does."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -10,12 +11,14 @@ import numpy as np
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.plan.balance import Costs, arrangement
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
-from loadax.protocols import Integers, LaneAssignment, Order, Visits
+from loadax.protocols import Array, Integers, LaneAssignment, Order, Visits
 
 Remainder = Literal["drop", "pad", "error"]
+
+# Costs of visits: numbers of 0 or more, of shape (n,).
+Costs = Callable[[Visits], Array]
 
 
 class BatchSizeSegment(NamedTuple):
@@ -251,6 +254,8 @@ class BatchPlan:
             valid: Numbers of their positions that hold a row.
             batch_size: Number of their positions.
         """
+        from loadax.plan.balance import arrangement
+
         assert self.costs is not None
         bounds = np.cumsum(valid)[:-1]
         in_epoch = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, valid, strict=True)])

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from loadax.plan.balance import Costs
-from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
+from loadax.plan.batches import BatchPlan, BatchSizeSegment, Costs, Remainder
 from loadax.plan.skips import Skips
 from loadax.protocols import Integers, Order, Visits
 

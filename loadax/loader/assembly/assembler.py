@@ -12,7 +12,6 @@ from loadax.core.casting import check_cast
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout, ColumnTile
-from loadax.loader.assembly.maskable import maskable
 from loadax.loader.batch_spec import MASK
 from loadax.loader.metrics.stages import Mark, StageClock, unmarked
 from loadax.loader.metrics.stats import Failure, Timing, total
@@ -204,6 +203,12 @@ class Assembler:
         whole_rows = len({_source(tile) for _, tile in self._data}) == len(self._source_specs) and all(
             tile.whole and tile.select is None for _, tile in self._data
         )
+        # Tells which errors are those of a row. None: all end the run.
+        self._maskable: Callable[[BaseException], bool] | None = None
+        if self._masking:
+            from loadax.loader.assembly.maskable import maskable
+
+            self._maskable = maskable
         self._by_columns = reader.maps_columns and (not self._masking or (not reader.maps and whole_rows))
 
     def fill(self, piece: Piece) -> Timing:
@@ -216,11 +221,12 @@ class Assembler:
         try:
             return self._fill(piece)
         except Exception as error:
-            if not self._masking or not maskable(error):
+            maskable = self._maskable
+            if maskable is None or not maskable(error):
                 raise
-        return self._fill_row_by_row(piece)
+        return self._fill_row_by_row(piece, maskable)
 
-    def _fill_row_by_row(self, piece: Piece) -> Timing:
+    def _fill_row_by_row(self, piece: Piece, maskable: Callable[[BaseException], bool]) -> Timing:
         """Reads each row by itself, so that one that can't be read takes no other with it."""
         timings, failures = [], []
         for index in range(len(piece.visits.rows)):
