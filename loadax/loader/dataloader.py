@@ -32,11 +32,11 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterator import DataIterator
 from loadax.loader.options import LoaderOptions, mesh_of
+from loadax.loader.order_hash import OrderHash
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.repetition import Repetition
 from loadax.loader.slots import OtherHosts
-from loadax.loader.state import OrderHash
 from loadax.loader.stretch import Ledger, Target, join_hosts
 from loadax.plan.batches import Remainder
 from loadax.plan.skips import Skips, step_ranges

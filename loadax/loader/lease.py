@@ -16,9 +16,10 @@ from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, ClosedError, StateError
 from loadax.loader.iterator import DataIterator
+from loadax.loader.order_hash import OrderHash
 from loadax.loader.phases import KEY as PHASES, Phases
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.state import LEASE, VERSION, OrderHash, make_state, plain, step_of
+from loadax.loader.state import LEASE, VERSION, make_state, plain, step_of
 from loadax.loader.stretch import Target
 from loadax.plan.batches import BatchPlan
 from loadax.plan.skips import Skips

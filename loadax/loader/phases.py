@@ -7,7 +7,8 @@ from typing import Any, final
 
 from loadax.core.arguments import shown
 from loadax.errors import RowIndexError, StateError
-from loadax.loader.state import VERSION, OrderHash, make_state, plain_step, step_of
+from loadax.loader.order_hash import OrderHash
+from loadax.loader.state import VERSION, make_state, plain_step, step_of
 from loadax.plan.steps import Steps
 
 # Key of the states of the phases in the state of a chain.

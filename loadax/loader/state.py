@@ -1,122 +1,17 @@
 """State of a run: a few integers that are equal on every host."""
 
-import hashlib
-import json
 from collections.abc import Mapping
-from itertools import zip_longest
-from typing import Any, final
+from typing import Any
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, integer, shown
-from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StateError
-from loadax.plan.fixed_part import as_before, parts_in
-from loadax.plan.mix import EVEN, Mixed
-from loadax.plan.order import depth_first
+from loadax.loader.order_hash import OrderHash, short_hash
 from loadax.plan.steps import Steps
-from loadax.plan.stream import StreamOrder
-from loadax.protocols import Order
-from loadax.reader import streams_of
 
 VERSION = 1
-_MOST_LANES = 1 << 14  # that are tried to tell how many a saved run had
 LEASE = "lease"  # field of what a lease adds
 _KEY_SEED = "key_seed"  # field of runs with random keys, of this loadax or later
-_PART = 3  # entries of a slice of a shuffle
 _FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")
-
-
-@final
-class OrderHash:
-    """Hashes everything that determines the order before a position of an epoch.
-
-    Includes lengths, element spec, verbs, seeds, and the version of the order's algorithm. Excludes contents, paths,
-    times and functions, so that a run can resume with moved data or a corrected map. Also excludes the schedule of a
-    mixture after the position, which may be changed.
-
-    Args:
-        dataset: The dataset.
-        key_seed: Seed of the random keys of its batches, which states have beside the hash. None: there are none.
-    """
-
-    def __init__(self, dataset: Dataset, key_seed: int | None = None):
-        self._order, self._described = dataset.order, dataset.order_facts
-        self.key_seed = key_seed
-        self._reader = dataset.reader
-        # The last hashes, and what they depend on: only a schedule changes them.
-        self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
-
-    def __call__(self, epoch: int, position: int) -> str:
-        """One hash of all of it, as 16 hexadecimal digits."""
-        return self._hashes(epoch, position)[1]
-
-    def parts(self, epoch: int, position: int) -> list[int]:
-        """A short hash of each part, to tell which one differs: verbs of the order, maps, and leaves of an example."""
-        return [*self._hashes(epoch, position)[2]]
-
-    def texts(self, epoch: int, position: int) -> list[str]:
-        """The same parts as readable text."""
-        _, _, maps, leaves = self._described
-        shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
-        return [*self._past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
-
-    def lanes_of(self, saved: Any) -> int | None:
-        """The number of lanes of the stream whose parts a state has, if it had another one than this; else None."""
-        if not isinstance(self._order, StreamOrder) or not isinstance(saved, list) or not saved:
-            return None
-        verb, lanes, *rest = self._order.describe()[0]
-        others = (number for number in range(1, _MOST_LANES) if number != lanes)
-        return next((number for number in others if _short(hash_of([verb, number, *rest])) == saved[0]), None)
-
-    def former_version(self) -> str:
-        """End of the message about another order: what a run that began with an earlier loadax passes."""
-        verbs = ["mix()"] if any(map(_is_even, depth_first(self._order))) else []
-        streams = streams_of(self._reader)
-        verbs += ["zip() and concat()"] if not verbs and any(stream.parts for stream in streams) else []
-        verbs += ["chain()"] if any(stream.phase for stream in streams) else []
-        if not verbs:
-            return ""
-        where = " and to ".join(verbs)
-        return f": if an earlier loadax saved it, whose defaults were others, pass version=1 to {where}"
-
-    def before_fixed_parts(self, epoch: int, position: int) -> tuple[str, list[str]]:
-        """The hash if parts had other rows in every epoch, as slices once had, and the calls that make such parts."""
-        past = self._past(epoch, position)
-        described = [self._described[0], past.describe(), *self._described[2:]]
-        *_, schedule = self._hashes(epoch, position)
-        return hash_of([*as_before(described), *schedule]), parts_in(described)
-
-    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int], list[Any]]:
-        past, depends = self._past(epoch, position), list[Any]()
-        if isinstance(past, Mixed) and isinstance(self._order, Mixed):
-            # The schedule at the first example of an epoch is not in the past, but it determines where the previous
-            # epoch ends.
-            depends = [past.segments, *([self._order.begin(epoch)] if epoch else [])]
-        kept = self._kept  # which other threads replace
-        if kept[0] != depends:
-            version, order, maps, leaves = self._described
-            order = past.describe() if depends else order
-            digest = hash_of([version, order, maps, leaves, *depends[1:]])
-            parts = [_short(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
-            kept = depends, digest, parts, depends[1:]
-            self._kept = kept
-        return kept
-
-    def _past(self, epoch: int, position: int) -> Order:
-        return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
-
-
-def _is_even(order: Order) -> bool:
-    return isinstance(order, Mixed) and order.version == EVEN
-
-
-def _short(digest: str) -> int:
-    """31 bits of a hash: enough to tell one dataset from another, and an int that JSON, and int32, hold."""
-    return int(digest, 16) >> 33
-
-
-def hash_of(described: Any) -> str:
-    """Hash of what JSON can hold, as text."""
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
 def make_state(plan: Steps, order: OrderHash, step: int) -> dict[str, Any]:
@@ -126,7 +21,7 @@ def make_state(plan: Steps, order: OrderHash, step: int) -> dict[str, Any]:
     """
     whole_step = plan.skips.whole_step(step - 1) + 1 if step else 0
     epoch, position = plan.position_of_whole_step(whole_step)
-    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, _short(order(epoch, position)))
+    fields = (VERSION, step, plan.batch_size_of(whole_step), epoch, position, short_hash(order(epoch, position)))
     skipped = _skipped(plan, whole_step)
     state = dict(zip(_FIELDS, fields, strict=True)) | {"verbs": order.parts(epoch, position)}
     if order.key_seed is not None:
@@ -199,21 +94,11 @@ def _restored(plan: Steps, order: OrderHash, state: dict[str, Any]) -> int:
     past = state["epoch"], state["position"]
     digest = order(*past)
     # An older loadax saved the whole digest.
-    expected = digest if isinstance(state["order"], str) else _short(digest)
+    expected = digest if isinstance(state["order"], str) else short_hash(digest)
     if state["order"] != expected:
-        before, calls = order.before_fixed_parts(*past)
-        if calls and state["order"] == (before if isinstance(state["order"], str) else _short(before)):
-            raise StateError(
-                f"the state's 'order' is {shown(state['order'])}, of a loader whose part of the data had other rows in "
-                "every epoch, and here it has the same ones: to go on as before, pass "
-                f"{' and '.join(dict.fromkeys(calls))} in its place; to hold out rows, begin another run, since those "
-                "rows were trained on"
-            )
-        raise StateError(
-            f"the state's 'order' is {shown(state['order'])}, this dataset's is {expected!r}: "
-            f"{_difference(state.get('verbs'), order.parts(*past), order.texts(*past))}; "
-            f"{_remedy(order.lanes_of(state.get('verbs')))}{order.former_version()}"
-        )
+        from loadax.loader.other_order import other_order
+
+        raise other_order(order, state, expected)
     if (saved := state.get(_KEY_SEED, order.key_seed)) != order.key_seed:
         raise StateError(
             f"the state's {_KEY_SEED!r} is {shown(saved)}, this loader's is {order.key_seed}, so random keys would not "
@@ -242,42 +127,6 @@ def _restored(plan: Steps, order: OrderHash, state: dict[str, Any]) -> int:
             "run, and otherwise only later ones"
         )
     return plan.skips.left(whole_step)
-
-
-def _remedy(lanes: int | None) -> str:
-    if lanes is None:
-        return "build the dataset as it was then"
-    return f"it had {lanes} lane{'s' * (lanes != 1)}: pass lanes={lanes} to what opens the stream, as it was then"
-
-
-def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:
-    """Text that names the verbs that differ from the saved run, if the state tells."""
-    whole = "its length, element spec, verbs, seeds or weights differ from the saved run"
-    # The state is of an older loadax, or a mixture is at another position of its schedule.
-    if not isinstance(saved, list) or saved == hashes:
-        return whole
-    differing = [index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other]
-    first = differing[0]
-    here = texts[first] if first < len(texts) else ""
-    behind = f" after {texts[first - 1]}" if first else ""
-    more = len(saved) - len(hashes)
-    if more > 0 and saved[first + more :] == hashes[first:]:
-        return f"the saved run had {'one more verb' if more in (1, _PART) else f'{more} more verbs'}{behind}"
-    if more < 0 and saved[first:] == hashes[first - more :]:
-        return f"{''.join(texts[first : first - more])} was not in the saved run"
-    if len(saved) == len(hashes) and len(differing) > 1:
-        return f"the parts {', '.join(f'`{texts[index]}`' for index in differing)} differ from the saved run"
-    return f"the part{f' `{here}`' if here else behind} differs from the saved run"
-
-
-def _map_text(described: Any) -> str:
-    match described:
-        case ["map" | "map_batch" as verb, rng, seed, *options]:
-            arguments = [f"rng=True, seed={seed}"] * rng + [f"{option}=True" for option in options]
-            return f"{verb}({', '.join(arguments)})"
-        case [verb, *arguments]:
-            return f"{verb}({', '.join(map(str, arguments))})"
-    return str(described)
 
 
 def _checked(plan: Steps, step: int) -> int:

@@ -17,9 +17,9 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Stats
+from loadax.loader.order_hash import OrderHash
 from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.slots import Agreement, Lanes, OtherHosts, PieceExecutor
-from loadax.loader.state import OrderHash
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree

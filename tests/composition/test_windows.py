@@ -14,7 +14,7 @@ import loadax
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.composition.windows import WindowSource
 from loadax.errors import ArgumentError, SourceError, StreamError
-from loadax.loader.state import OrderHash
+from loadax.loader.order_hash import OrderHash
 from loadax.sources.adapt import as_source
 from loadax.sources.base import BaseSource, Child
 from loadax.sources.checks import chunk_starts

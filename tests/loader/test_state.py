@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from loadax import Dataloader, Dataset, chain, concat, from_arrays, from_npy, from_source, mix
 from loadax.errors import StateError
-from loadax.loader.state import OrderHash, make_state, step_of
+from loadax.loader.order_hash import OrderHash
+from loadax.loader.state import make_state, step_of
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.sequential import Sequential
 

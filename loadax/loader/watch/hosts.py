@@ -20,8 +20,8 @@ from loadax.core.log import log
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
+from loadax.loader.order_hash import OrderHash
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.state import OrderHash
 from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
 from loadax.loader.watch.record import Record, contents, difference, processes_text, rows_of_steps, run_record
 from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text

@@ -16,8 +16,9 @@ from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.options import without
+from loadax.loader.order_hash import OrderHash, hash_of
+from loadax.loader.other_order import texts_of
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.state import OrderHash, hash_of
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Visits
 from loadax.reader import Reader
@@ -55,7 +56,7 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
         "version of numpy": np.__version__,
         "version of jax": jax.__version__,
         "number of rows": dataset.reader.num_rows,
-        "dataset": [*order.texts(0, 0), hash_of(dataset.order_facts)],
+        "dataset": [*texts_of(order, 0, 0), hash_of(dataset.order_facts)],
         "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
         "leaves of a batch": [f"{_leaves(form.host_batch)}{_from(step)}" for step, form in pipeline.forms],

@@ -1,0 +1,72 @@
+"""OrderHash: what saved states, and hosts, compare in place of a dataset."""
+
+import hashlib
+import json
+from typing import Any, final
+
+from loadax.dataset import Dataset
+from loadax.plan.mix import Mixed
+from loadax.protocols import Order
+
+
+@final
+class OrderHash:
+    """Hashes everything that determines the order before a position of an epoch.
+
+    Includes lengths, element spec, verbs, seeds, and the version of the order's algorithm. Excludes contents, paths,
+    times and functions, so that a run can resume with moved data or a corrected map. Also excludes the schedule of a
+    mixture after the position, which may be changed.
+
+    Args:
+        dataset: The dataset.
+        key_seed: Seed of the random keys of its batches, which states have beside the hash. None: there are none.
+    """
+
+    def __init__(self, dataset: Dataset, key_seed: int | None = None):
+        self.dataset = dataset
+        self._order, self._described = dataset.order, dataset.order_facts
+        self.key_seed = key_seed
+        # The last hashes, and what they depend on: only a schedule changes them.
+        self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
+
+    def __call__(self, epoch: int, position: int) -> str:
+        """One hash of all of it, as 16 hexadecimal digits."""
+        return self._hashes(epoch, position)[1]
+
+    def parts(self, epoch: int, position: int) -> list[int]:
+        """A short hash of each part, to tell which one differs: verbs of the order, maps, and leaves of an example."""
+        return [*self._hashes(epoch, position)[2]]
+
+    def schedule(self, epoch: int, position: int) -> list[Any]:
+        """What of a schedule determines an epoch, beside the order."""
+        return self._hashes(epoch, position)[3]
+
+    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int], list[Any]]:
+        past, depends = self.past(epoch, position), list[Any]()
+        if isinstance(past, Mixed) and isinstance(self._order, Mixed):
+            # The schedule at the first example of an epoch is not in the past, but it determines where the previous
+            # epoch ends.
+            depends = [past.segments, *([self._order.begin(epoch)] if epoch else [])]
+        kept = self._kept  # which other threads replace
+        if kept[0] != depends:
+            version, order, maps, leaves = self._described
+            order = past.describe() if depends else order
+            digest = hash_of([version, order, maps, leaves, *depends[1:]])
+            parts = [short_hash(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+            kept = depends, digest, parts, depends[1:]
+            self._kept = kept
+        return kept
+
+    def past(self, epoch: int, position: int) -> Order:
+        """The order without what a mixture schedules after a position."""
+        return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
+
+
+def short_hash(digest: str) -> int:
+    """31 bits of a hash: enough to tell one dataset from another, and an int that JSON, and int32, hold."""
+    return int(digest, 16) >> 33
+
+
+def hash_of(described: Any) -> str:
+    """Hash of what JSON can hold, as text."""
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
