@@ -202,6 +202,8 @@ def seq_lens(value: Any) -> Schedule[SeqLens]:
 
 def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
     """Value of a schedule at a step."""
+    if len(scheduled) == 1:
+        return scheduled[0][1]
     return next(value for first, value in reversed(scheduled) if first <= step)
 
 

@@ -145,9 +145,14 @@ class BatchPipeline:
         if shard is None:
             options = self.options
             shard = resolve_shard(
-                form.batch, segment.batch_size, mesh, options.partition, options.shard, options.microbatches
+                form.batch,
+                segment.batch_size,
+                mesh,
+                options.partition,
+                options.shard,
+                options.microbatches,
+                form.host_leaves,
             )
-            shard = replace(shard, host=form.host_leaves)
             chunks = [] if options.keep_on_device else self.open_chunks(shard, segment)
             if chunks:
                 from loadax.loader.assembly.chunk_budget import check_memory

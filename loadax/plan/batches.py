@@ -210,6 +210,8 @@ class BatchPlan:
 
     def _segment_index(self, whole_step: int) -> int:
         """Index of the segment of a whole step."""
+        if len(self.segments) == 1:
+            return 0
         return bisect_right(self.segments, whole_step, key=lambda segment: segment.first) - 1
 
     def position_of_step(self, step: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ class Skips:
     @property
     def count(self) -> int:
         """Number of skipped steps."""
-        return int(self._skipped[-1])
+        return int(self._skipped[-1]) if self.ranges else 0
 
     def whole_steps(self, steps: Integers) -> Integers:
         """Whole steps of ascending steps."""
@@ -48,10 +48,14 @@ class Skips:
 
     def whole_step(self, step: int) -> int:
         """Whole step of a step."""
+        if not self.ranges:
+            return step
         return int(self.whole_steps(np.array([step], np.int64))[0])
 
     def left(self, whole_step: int) -> int:
         """Number of remaining steps before a whole step, which is its own `step`, or that of the next remaining one."""
+        if not self.ranges:
+            return whole_step
         before = int(np.searchsorted(self._starts, whole_step, side="right"))
         if not before:
             return whole_step

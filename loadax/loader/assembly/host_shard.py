@@ -187,8 +187,9 @@ def resolve_shard(
     partition: Any,
     part: ShardSpec | None,
     microbatches: int = 1,
+    host: BatchSpec = NO_LEAVES,
 ) -> HostShard:
-    """Computes this process's shard.
+    """Computes this process's shard; `host`: leaves that are not placed.
 
     Raises:
         PartitionError: If a spec does not fit its leaf, the mesh can't split the batch, or `part` differs from this
@@ -215,7 +216,7 @@ def resolve_shard(
                 f"not a multiple of microbatches={microbatches}; "
                 f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
             )
-    shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches)
+    shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches, host)
     if part is None or not spans:
         return shard
     actual, rows = shard.positions, batch_size // part.count

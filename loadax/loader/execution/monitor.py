@@ -2,6 +2,7 @@
 
 import os
 import threading
+from copy import copy
 from dataclasses import replace
 from time import perf_counter, process_time
 from typing import final
@@ -62,7 +63,7 @@ class RunMonitor:
         self._begin()
 
     def _begin(self) -> None:
-        self._stats = replace(self._blank)
+        self._stats = copy(self._blank)
         self._began, self._cpu_began = perf_counter(), process_time()
         # Time at which the consumer got its last batch.
         self.left = self._began
