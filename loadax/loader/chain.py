@@ -14,13 +14,13 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, StreamError
 from loadax.io import as_dataset
 from loadax.loader.dataloader import Dataloader, refuse_next, restored
-from loadax.loader.epoch import Epoch, epochs
+from loadax.loader.epoch import Epoch
 from loadax.loader.host_rows import HostRows
 from loadax.loader.inspection.trace import Trace
+from loadax.loader.iterations import Iterations
 from loadax.loader.iterator import DataIterator
 from loadax.loader.lease import Lease
 from loadax.loader.phases import Phases
-from loadax.loader.repetition import Repetition
 from loadax.loader.stretch import Ledger, Target
 from loadax.plan.find import StepPosition
 from loadax.plan.skips import step_ranges
@@ -135,15 +135,13 @@ class LoaderChain:
     first phase, it is the state of that loader alone.
 
     Attributes:
-        loaders: The loader of each phase, for what is not here: `chain.loaders[1].digest()`, ….
+        loaders: The loader of each phase, for what is not here: `chain.loaders[1].dataset`, ….
     """
 
     def __init__(self, loaders: tuple[Dataloader, ...]):
         self.loaders = loaders
         self._phases = Phases([(loader._plan, loader._order) for loader in loaders])
-        self._repetition = Repetition([loader._pipeline for loader in loaders])
-        # Counters of the latest iterator, for monitoring from outside the training loop.
-        self.ledger: Ledger | None = None
+        self._iterations = Iterations(self._phases, [loader._pipeline for loader in loaders])
 
     def __reduce__(self) -> Any:
         return LoaderChain, (self.loaders,)
@@ -232,7 +230,7 @@ class LoaderChain:
         return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
 
     def __iter__(self) -> DataIterator:
-        return self._repetition.began("iter(loader)", self.iterate())
+        return self._iterations.iterate(self._targets(), loop="iter(loader)")
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -244,16 +242,30 @@ class LoaderChain:
         Raises:
             StateError: If a phase that has begun differs; names it, and the field.
         """
-        return self._begin([loader._target(loader._placing_mesh()) for loader in self.loaders], start)
+        return self._iterations.iterate(self._targets(), start)
+
+    def warmup(self, start: Any = 0) -> None:
+        """Starts reading ahead in the background, see `Dataloader.warmup`.
+
+        Args:
+            start: As for `iterate`.
+
+        Raises:
+            StateError: As for `iterate`.
+        """
+        self._iterations.warmup(self._targets(), start)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Counters of the latest iterator, for monitoring from outside. None: there was none."""
+        return self._iterations.ledger
+
+    def _targets(self) -> list[Target]:
+        return [loader._target(loader._placing_mesh()) for loader in self.loaders]
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, see `Dataloader.host_batches`."""
-        return self._begin([loader._host_target() for loader in self.loaders], start)
-
-    def _begin(self, targets: Sequence[Target], start: Any) -> DataIterator:
-        batches = DataIterator(targets, self._phases, self._repetition.ended, 0 if start is None else start)
-        self.ledger = batches.ledger
-        return batches
+        return self._iterations.iterate([loader._host_target() for loader in self.loaders], start)
 
     def lease(self, start: Any = 0) -> Lease:
         """Hands out rows that may be finished in any order: those of the first loader, then those of the next.
@@ -322,10 +334,33 @@ class LoaderChain:
         Args:
             start: Step or state to start from, see `Dataloader.epochs`.
         """
-        batches = self.iterate(start)
-        if start is None:
-            self._repetition.began("loader.epochs()", batches)
-        yield from epochs(batches, self._phases)
+        yield from self._iterations.epochs(self._targets(), start)
+
+    def digest(self, steps: range | None = None) -> str:
+        """Hash of the rows at each step and position, counted over all phases, see `Dataloader.digest`.
+
+        Args:
+            steps: Range of consecutive steps. None: all.
+
+        Raises:
+            ArgumentError: If the last loader is infinite and no steps are given.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, chain
+            >>> first, second = Dataloader(np.arange(8), 4), Dataloader(np.arange(8), 2)
+            >>> chain([first]).digest() == first.digest(), chain([first, second]).digest() == first.digest()
+            (True, False)
+        """
+        from loadax.loader.inspection.digest import DigestedSteps, digest_of
+
+        digested = []
+        for phase, local in self._phases.ranges_of(steps):
+            loader = self.loaders[phase]
+            digested.append(
+                DigestedSteps(loader._plan, local, loader._pipeline.options.quarantine, self.first_steps[phase])
+            )
+        return digest_of(digested)
 
     def explain(self, steps: int = 8) -> str:
         """Text: what every host of the mesh will read, hold and drop, for each phase; see `Dataloader.explain`."""

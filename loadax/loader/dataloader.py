@@ -6,7 +6,6 @@ to read ahead, and an iterator delivers the batches.
 """
 
 import difflib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -30,12 +29,12 @@ from loadax.loader.arguments import (
 )
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.iterations import Iterations
 from loadax.loader.iterator import DataIterator
 from loadax.loader.options import LoaderOptions, mesh_of
 from loadax.loader.order_hash import OrderHash
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
-from loadax.loader.repetition import Repetition
 from loadax.loader.slots import OtherHosts
 from loadax.loader.stretch import Ledger, Target, join_hosts
 from loadax.plan.batches import Remainder
@@ -289,10 +288,8 @@ class Dataloader:
         self._mesh = mesh
         self._made_in = made_in
         self._phases = Phases([(pipeline.plan, order)])
-        self._repetition = Repetition([pipeline])
-        self.ledger: Ledger | None = None  # of the latest iterator, for monitoring from outside
+        self._iterations = Iterations(self._phases, [pipeline])
         self._runs = LoaderRuns()
-        self._warm: deque[DataIterator] = deque()  # an iterator that reads ahead already, or none
 
     if not TYPE_CHECKING:  # type checkers must still report wrong arguments
 
@@ -404,11 +401,7 @@ class Dataloader:
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
             [['a', 'b'], ['a', 'b']]
         """
-        batches = DataIterator(
-            [self._host_target()], self._phases, self._repetition.ended, 0 if start is None else start
-        )
-        self.ledger = batches.ledger
-        return batches
+        return self._iterations.iterate([self._host_target()], start)
 
     def lease(self, start: Any = 0) -> "Lease":
         """Hands out rows as NumPy arrays, `batch_size` or fewer at once, that may be finished in any order.
@@ -518,7 +511,7 @@ class Dataloader:
         return _batch_of(self._pipeline, self._shard(step), step)
 
     def __iter__(self) -> DataIterator:
-        return self._repetition.began("iter(loader)", self.iterate())
+        return self._iterations.iterate(self._targets(), loop="iter(loader)")
 
     def iterate(self, start: Any = 0) -> DataIterator:
         """Makes an iterator that starts at a step or a saved state.
@@ -529,11 +522,7 @@ class Dataloader:
         Raises:
             StateError: If the state belongs to other data, or its position is inside a batch of this size.
         """
-        step = self._phases.start_of(0 if start is None else start)
-        mesh = self._placing_mesh()
-        batches = self._take_warm(mesh, step) or self._begin(mesh, start)
-        self.ledger = batches.ledger
-        return batches
+        return self._iterations.iterate(self._targets(), start)
 
     def warmup(self, start: Any = 0) -> None:
         """Starts reading ahead in the background, while a model is compiled or restored.
@@ -547,20 +536,12 @@ class Dataloader:
         Raises:
             StateError: As for `iterate`.
         """
-        self._take_warm()
-        self._warm.append(self._begin(self._placing_mesh(), start))
+        self._iterations.warmup(self._targets(), start)
 
-    def _take_warm(self, mesh: Mesh | None = None, step: int = 0) -> DataIterator | None:
-        """The iterator that `warmup()` has begun, when it is for that mesh and step; else it is closed. Once only."""
-        try:
-            batches = self._warm.pop()  # atomic: of several threads, one gets it
-        except IndexError:
-            return None
-        if (batches.mesh, batches.step) == (mesh, step):
-            batches.ledger.monitor.restart()
-            return batches
-        batches.close()
-        return None
+    @property
+    def ledger(self) -> Ledger | None:
+        """Counters of the latest iterator, for monitoring from outside. None: there was none."""
+        return self._iterations.ledger
 
     def _placing_mesh(self) -> Mesh:
         """The current mesh of the caller's thread, on which batches can be placed."""
@@ -568,9 +549,8 @@ class Dataloader:
         assert isinstance(mesh, Mesh)
         return mesh
 
-    def _begin(self, mesh: Mesh, start: Any) -> DataIterator:
-        start = 0 if start is None else start
-        return DataIterator([self._target(mesh)], self._phases, self._repetition.ended, start)
+    def _targets(self) -> list[Target]:
+        return [self._target(self._placing_mesh())]
 
     def _target(self, mesh: Mesh) -> Target:
         shard, hosts = partial(self._pipeline.shard, mesh), partial(join_hosts, self._runs, self._order)
@@ -585,13 +565,8 @@ class Dataloader:
             start: Step or state to start from. The first epoch is then the rest of that one. None: step 0, with a
                 warning if a loop has begun there before, as of `iter(loader)`.
         """
-        from loadax.loader.epoch import epochs
-
         self._refuse_stream("epochs()")
-        batches = self.iterate(start)
-        if start is None:
-            self._repetition.began("loader.epochs()", batches)
-        yield from epochs(batches, self._phases)
+        yield from self._iterations.epochs(self._targets(), start)
 
     def trace(self, step: int, positions: Any = None) -> "Trace":
         """The origin of a step's records: dataset, row, epoch and file. Reads no data.
@@ -691,17 +666,11 @@ class Dataloader:
             >>> Dataloader(data, 8).digest() == Dataloader(data, 8, shard_index=1, shard_count=2).digest()
             True
         """
-        from loadax.loader.inspection.digest import digest_of
+        from loadax.loader.inspection.digest import DigestedSteps, digest_of
 
         self._refuse_stream("digest()")
-        if steps is None and self._plan.num_steps is None:
-            raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
-        chosen = range(self._plan.num_steps or 0) if steps is None else steps
-        if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
-            raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
-        self._checked(chosen[0])
-        self._checked(chosen[-1])
-        return digest_of(self._plan, chosen, self._pipeline.options.quarantine)
+        ranges = self._phases.ranges_of(steps)
+        return digest_of(DigestedSteps(self._plan, local, self._pipeline.options.quarantine) for _, local in ranges)
 
     def __repr__(self) -> str:
         steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any, final
 
 from loadax.core.arguments import shown
-from loadax.errors import RowIndexError, StateError
+from loadax.errors import ArgumentError, RowIndexError, StateError
 from loadax.loader.order_hash import OrderHash
 from loadax.loader.state import VERSION, make_state, plain_step, step_of
 from loadax.plan.steps import Steps
@@ -44,6 +44,22 @@ class Phases:
             if (start := max(low, first)) < stop:
                 found.append((phase, range(start - first, stop - first)))
         return found
+
+    def ranges_of(self, steps: range | None) -> list[tuple[int, range]]:
+        """Same as `ranges`, of a range of steps that a user passes. None: all.
+
+        Raises:
+            ArgumentError: If it is something else, or None and the run is infinite.
+            RowIndexError: If the run does not have these steps.
+        """
+        if steps is None and self.num_steps is None:
+            raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
+        chosen = range(self.num_steps or 0) if steps is None else steps
+        if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
+            raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
+        self.check(chosen[0])
+        self.check(chosen[-1])
+        return self.ranges(chosen.start, chosen.stop)
 
     def check(self, step: int) -> tuple[int, int]:
         """Same as `locate`, or raises `RowIndexError` if the run does not have the step."""

@@ -443,3 +443,52 @@ def test_a_loader_without_end_in_place_of_a_list_is_not_read(function: Any) -> N
     with pytest.raises(ArgumentError, match=r"(loaders|datasets)=Dataloader\(.*: pass a list of "):
         function(endless)
     assert len(loadax.chain([Dataloader(np.arange(8), 4)])) == 2
+
+
+class TestTheDigest:
+    def test_of_a_single_loader_is_its_own(self) -> None:
+        (first, *_) = loaders(0)
+        assert chain([first]).digest() == first.digest()
+        assert chain([first]).digest(range(1, 3)) == first.digest(range(1, 3))
+
+    def test_of_ranges_adds_up_over_the_phases(self) -> None:
+        run = chain(loaders(0))
+        for half in (slice(16), slice(16, 32)):
+            cuts = [run.digest(range(*ends))[half] for ends in ((0, 3), (3, 11), (11, len(run)))]
+            assert sum(int(cut, 16) for cut in cuts) % 2**64 == int(run.digest()[half], 16)
+
+    def test_depends_on_the_order_of_the_phases_and_on_skipped_steps(self) -> None:
+        first, second, third = loaders(0)
+        run = chain([first, second, third])
+        digests = {run.digest(), chain([second, first, third]).digest(), run.skip(5).digest()}
+        assert len(digests) == 3
+
+    @pytest.mark.parametrize("steps", [range(15), range(-1, 3), range(3, 3), range(0, 8, 2), [1]])
+    def test_of_other_steps_is_refused(self, steps: Any) -> None:
+        with pytest.raises((ArgumentError, RowIndexError)):
+            chain(loaders(0)).digest(steps)
+
+    def test_of_an_endless_run_needs_steps(self) -> None:
+        run = chain(loaders(0, last=None))
+        with pytest.raises(ArgumentError, match=r"pass steps=range\(start, stop\)"):
+            run.digest()
+        assert run.digest(range(12, 100)) != run.digest(range(12, 101))
+
+
+class TestTheWarmup:
+    @pytest.mark.parametrize("start", [0, 3, 6])
+    def test_is_what_the_next_iterator_continues_with(self, start: int, expected: list[Any]) -> None:
+        run = chain(loaders())
+        run.warmup(start)
+        until(lambda: run._iterations._warm[0][1].stats().ready > 0)
+        with run.iterate(start) as batches:
+            assert not run._iterations._warm
+            check(batches, expected[start:])
+
+    def test_is_dropped_by_another_start(self, expected: list[Any]) -> None:
+        run = chain(loaders())
+        run.warmup(2)
+        warm = run._iterations._warm[0][1]
+        with run.iterate(9) as batches:
+            check(batches, expected[9:])
+        assert repr(warm).endswith("closed)")

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, mix, seeds
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.loader.inspection.digest import digest_of
+from loadax.loader.inspection.digest import DigestedSteps, digest_of
 from loadax.plan.batches import BatchPlan
 from loadax.sharding import data_parallel, plan_mesh
 from tests.work import lines_of
@@ -106,4 +106,4 @@ def test_unsuitable_steps(options: dict[str, Any], steps: Any, error: type[Excep
 def test_a_million_records_are_a_few_lines_a_step() -> None:
     data = from_arrays(np.broadcast_to(np.int8(0), (10**12,))).shuffle(1)
     plan, none = BatchPlan(data.order, 4096), np.empty(0, np.int64)
-    assert lines_of(lambda: digest_of(plan, range(10**6, 10**6 + 250), none)) < 250 * 300
+    assert lines_of(lambda: digest_of([DigestedSteps(plan, range(10**6, 10**6 + 250), none)])) < 250 * 300
