@@ -7,7 +7,6 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import choice, integer
 from loadax.core.formatting import count_text
-from loadax.core.tasks import checked_engine
 from loadax.core.warn import warn_user
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, UnsupportedError
@@ -150,8 +149,10 @@ def loader_options(
         quarantine: Rows that are never read.
     """
     most, first = worker_counts(workers, dataset)
-    remote = checked_engine(workers.remote, "remote")
-    if remote is not None:
+    if workers.remote is not None:
+        from loadax.core.tasks import checked_engine
+
+        checked_engine(workers.remote, "remote")
         most, first = remote_counts(workers, place.keep_on_device)
     keep = place.keep_on_device
     return LoaderOptions(
@@ -162,8 +163,8 @@ def loader_options(
         keep_on_device=bool(keep) if isinstance(keep, bool | None) else integer("keep_on_device", keep, 1),
         num_workers=most,
         first_workers=first,
-        worker_type=workers.worker_type if remote is None else "remote",
-        remote=remote,
+        worker_type=workers.worker_type if workers.remote is None else "remote",
+        remote=workers.remote,
         prefetch=integer("prefetch", limits.prefetch, 0),
         prefetch_bytes=integer("prefetch_bytes", limits.prefetch_bytes, 1),
         cache_bytes=None if limits.cache_bytes is None else integer("cache_bytes", limits.cache_bytes, 0),

@@ -5,7 +5,6 @@ import json
 from typing import Any, final
 
 from loadax.dataset import Dataset
-from loadax.plan.mix import Mixed
 from loadax.protocols import Order
 
 
@@ -42,11 +41,7 @@ class OrderHash:
         return self._hashes(epoch, position)[3]
 
     def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int], list[Any]]:
-        past, depends = self.past(epoch, position), list[Any]()
-        if isinstance(past, Mixed) and isinstance(self._order, Mixed):
-            # The schedule at the first example of an epoch is not in the past, but it determines where the previous
-            # epoch ends.
-            depends = [past.segments, *([self._order.begin(epoch)] if epoch else [])]
+        past, depends = self._scheduled(epoch, position)
         kept = self._kept  # which other threads replace
         if kept[0] != depends:
             version, order, maps, leaves = self._described
@@ -59,7 +54,15 @@ class OrderHash:
 
     def past(self, epoch: int, position: int) -> Order:
         """The order without what a mixture schedules after a position."""
-        return self._order.until(epoch, position) if isinstance(self._order, Mixed) else self._order
+        return self._scheduled(epoch, position)[0]
+
+    def _scheduled(self, epoch: int, position: int) -> tuple[Order, list[Any]]:
+        """The order of the past, and what of its schedule determines it; see `scheduled_until`."""
+        if not self._order.mixes:
+            return self._order, []
+        from loadax.plan.mix import scheduled_until
+
+        return scheduled_until(self._order, epoch, position)
 
 
 def short_hash(digest: str) -> int:

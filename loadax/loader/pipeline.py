@@ -38,7 +38,6 @@ from loadax.loader.options import (
 )
 from loadax.loader.slots import CachedRows, DeviceFunction, Finish, Lanes, PieceExecutor, RowCache, StepsChoice
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Costs, Remainder
-from loadax.plan.mix import Mixed
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Tree
 from loadax.reader import Reader
@@ -315,9 +314,8 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
     if lengths is not None:
         sizes = together(sizes, lengths)
     dataset = as_dataset(arguments.data)
-    if isinstance(dataset.order, Mixed) and dataset.order.by_step and chosen is None:
-        # Its weights change at positions from now on.
-        dataset = Dataset(dataset.source, dataset.order.at_positions(sizes, steps.num_epochs), dataset.maps)
+    if dataset.order.by_step and chosen is None:
+        dataset = _at_positions(dataset, sizes, steps.num_epochs)
     epochs = None if steps.num_epochs is None else integer("num_epochs", steps.num_epochs)
     remainder = steps.remainder
     masking, quarantine = _unreadable(arguments.errors, dataset)
@@ -366,6 +364,14 @@ def _chosen_steps(steps: StepArguments) -> tuple[StepsChoice | None, Schedule[in
     if not isinstance(size, int) and isinstance(size, StepsChoice):
         return size, ((0, 1),)
     return None, schedule("batch_size", size)
+
+
+def _at_positions(dataset: Dataset, sizes: Schedule[int], num_epochs: int | None) -> Dataset:
+    """A mixture whose weights change at positions, in place of steps."""
+    from loadax.plan.mix import Mixed
+
+    assert isinstance(dataset.order, Mixed)
+    return Dataset(dataset.source, dataset.order.at_positions(sizes, num_epochs), dataset.maps)
 
 
 def _check_chosen(steps: StepArguments, place: PlaceArguments) -> None:

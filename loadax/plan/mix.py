@@ -427,3 +427,16 @@ def whole_weights(weights: Sequence[Fraction | int], most: int) -> tuple[int, ..
     for part in by_remainder[: max(missing, 0)]:
         units[part] += 1
     return tuple(units)
+
+
+def scheduled_until(order: Order, epoch: int, position: int) -> tuple[Order, list[Any]]:
+    """A mixture without the weights that begin at a position of an epoch or later, and what determines the rest.
+
+    The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch ends.
+    """
+    assert isinstance(order, Mixed)
+    past = order.until(epoch, position)
+    depends: list[Any] = [past.segments]
+    if epoch:
+        depends.append(order.begin(epoch))
+    return past, depends
