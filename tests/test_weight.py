@@ -79,10 +79,10 @@ WEIGHTS = {
     "read arrays": Weight(_ARRAYS + _READ, 38, 43_000),
     "read tokens": Weight(_TOKENS + _READ, 50, 50_000),
     "read parquet": Weight(_PARQUET + _READ, 66, 66_000, ("pyarrow", "pandas")),
-    "arrays": Weight(_ARRAYS + _TRAIN, 230, 228_000),
-    "processes": Weight(_ARRAYS + _IN_PROCESSES, 230, 228_000),
-    "tokens": Weight(_TOKENS + _TRAIN, 232, 231_000),
-    "parquet": Weight(_PARQUET + _TRAIN, 244, 245_000, ("pyarrow", "pandas")),
+    "arrays": Weight(_ARRAYS + _TRAIN, 96, 93_000),
+    "processes": Weight(_ARRAYS + _IN_PROCESSES, 119, 107_000),
+    "tokens": Weight(_TOKENS + _TRAIN, 107, 100_000),
+    "parquet": Weight(_PARQUET + _TRAIN, 123, 116_000, ("pyarrow", "pandas")),
 }
 
 

@@ -8,6 +8,8 @@ from functools import cache
 
 import pytest
 
+from tests.limits import HANG
+
 pytestmark = pytest.mark.processes
 
 RUN = """
@@ -27,6 +29,7 @@ PLAIN = "num_workers=2"
 # Rooms of fillers and reports, of which a plain run needs none.
 ROOMS = [
     "loadax.composition",
+    "loadax.core.tasks",
     "loadax.loader.assembly.chunk_budget",
     "loadax.loader.assembly.maskable",
     "loadax.loader.assembly.seq_len",
@@ -51,11 +54,9 @@ ROOMS = [
     "loadax.plan.balance",
     "loadax.plan.buckets",
     "loadax.plan.find",
+    "loadax.plan.mix",
     "loadax.row_index",
     "loadax.writing",
-    "obstore",
-    "pyarrow",
-    "tensorstore",
 ]
 
 
@@ -64,7 +65,7 @@ def imported(options: str, calls: str = "") -> set[str]:
     """Names of the modules that a program has imported at its end."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", RUN % (options, calls)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=True)
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
