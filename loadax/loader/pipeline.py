@@ -361,7 +361,7 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
 def _chosen_steps(steps: StepArguments) -> tuple[StepsChoice | None, Schedule[int]]:
     """What decides the steps, if it is not a number of rows, and the numbers of rows by step."""
     size = steps.batch_size
-    if not isinstance(size, int) and isinstance(size, StepsChoice):
+    if not isinstance(size, int | type) and isinstance(size, StepsChoice):
         return size, ((0, 1),)
     return None, schedule("batch_size", size)
 

@@ -504,3 +504,9 @@ def test_bad_buckets_are_refused() -> None:
         loader(Buckets("id", SIZES))
     with pytest.raises(LeafError, match="there is no leaf 'words'"):
         loader(Buckets("words", SIZES))
+
+
+def test_class_in_place_of_buckets_is_refused_by_its_name() -> None:
+    kind: Any = Buckets
+    with pytest.raises(ArgumentError, match=r"batch_size=<class 'loadax\.loader\.buckets\.Buckets'>"):
+        Dataloader(data(), kind)
