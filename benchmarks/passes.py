@@ -31,8 +31,8 @@ import psutil
 
 import loadax
 from loadax.row_index.scan import Run, row_work
-from loadax.sources.passes import kept_pass
-from loadax.sources.passes.pickling import dump
+from loadax.kept import kept_pass
+from loadax.work.pickling import dump
 
 FILES, WORKERS, TASKS = 20, 2, 500
 ENGINES = ("thread", "processes", "dask")

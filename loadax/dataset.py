@@ -718,7 +718,7 @@ class Dataset:
         """
         from loadax.core.fingerprint import unrecognised
         from loadax.core.log import log
-        from loadax.sources.io.path_overlap import check_elsewhere
+        from loadax.sources.path_overlap import check_elsewhere
         from loadax.writing.rows import Written
         from loadax.writing.write import open_kept, open_written, write_zarr
 

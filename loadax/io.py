@@ -980,7 +980,7 @@ def write_zarr(
         {'x': np.int64(3), 'y': np.int64(9)}
     """
     options = {name: given for name, given in dict(locals()).items() if name not in ("dataset", "path")}
-    from loadax.sources.io.path_overlap import check_elsewhere
+    from loadax.sources.path_overlap import check_elsewhere
     from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
 

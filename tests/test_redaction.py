@@ -12,8 +12,8 @@ import pytest
 import loadax
 from loadax.cli.program import main
 from loadax.errors import LoadaxError, SourceError
+from loadax.files import kvstore, object_stores, remote
 from loadax.redaction import redact
-from loadax.sources.io import kvstore, object_stores, remote
 from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
 

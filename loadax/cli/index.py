@@ -34,11 +34,11 @@ from loadax.cli.source import add_source_options, find_opener
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.kept.index_folder import IndexFolder
+from loadax.sources.file_index import ENTRY
 from loadax.sources.format import RecordOptions
 from loadax.sources.formats import FORMATS
-from loadax.sources.io.index_folder import IndexFolder
 from loadax.sources.opening import open_files
-from loadax.sources.passes.file_index import ENTRY
 
 
 def add(commands: Any) -> None:

@@ -10,10 +10,10 @@ from loadax import io
 from loadax.cli.functions import import_function
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.files.paths import local_path
 from loadax.redaction import redact
 from loadax.sources.format import Format
 from loadax.sources.formats import FORMATS, find_format
-from loadax.sources.io.paths import local_path
 
 
 def _option(name: str) -> str:

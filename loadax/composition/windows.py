@@ -9,11 +9,11 @@ import numpy as np
 from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
+from loadax.files.locations import joined
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Order, Outputs, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Below, Child, MapChild
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.io.locations import joined
 
 
 class WindowOptions(NamedTuple):

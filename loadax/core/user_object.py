@@ -50,7 +50,7 @@ class UserObject:
         self.value, self.thread_safe = value, thread_safe
         # Name and value of the first handle that it holds; None: none is known.
         self.handle: tuple[str, Any] | None = None
-        # What `sources.passes.pickling.snapshot` returned before the first read; None: unknown.
+        # What `work.pickling.snapshot` returned before the first read; None: unknown.
         self.unread: Any = None
         self.name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
         # Whether the user knows that it gives other values at each call.

@@ -11,13 +11,13 @@ import numpy as np
 
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.kept.kept_pass import part_size
 from loadax.packing.form import Column, Form, find_form
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.pack import PackOptions
 from loadax.protocols import Array, Integers, Order, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
-from loadax.sources.passes.kept_pass import part_size
 from loadax.transforms import BatchMap
 
 _INFINITE = 1 << 40  # documents, more than any dataset has
@@ -157,7 +157,7 @@ class Documents:
 @final
 @dataclass(frozen=True)
 class LengthWork:
-    """Measurement of the lengths of documents; see `loadax.sources.passes.recipe.Work`.
+    """Measurement of the lengths of documents; see `loadax.kept.recipe.Work`.
 
     Args:
         documents: The documents.

@@ -9,6 +9,7 @@ from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
 from loadax.core.digest import digest_values
 from loadax.errors import ArgumentError
+from loadax.kept.index_folder import Entry, IndexFolder, cached
 from loadax.packing.options import WINDOW, WINDOW_BY_LEAF
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import ALL, PACK_VERSION, PackOptions, check_arrays, plan_arrays
@@ -16,7 +17,6 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
 from loadax.row_index.integers import integers_of
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached
 
 _MOST = (1 << 31) - 1  # plans have int32 sizes
 

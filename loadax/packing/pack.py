@@ -13,6 +13,8 @@ import numpy as np
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text
 from loadax.core.log import log
+from loadax.kept.index_folder import Entry, IndexFolder, cached, check_digest
+from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Column, Form
 from loadax.packing.packed import Group, PackedSource
@@ -22,8 +24,6 @@ from loadax.plan.pack import DOCUMENTS, PACK_VERSION, Packed, PackOptions, check
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
-from loadax.sources.io.index_folder import Entry, IndexFolder, cached, check_digest
-from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
 
 _SHIFTED_SAMPLE, _SHIFTED_LENGTH = 8, 4  # documents that are searched for shifted targets, and entries of these
 _LARGEST = 1 << 62  # bytes, more than any file has

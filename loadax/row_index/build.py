@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from loadax.core.arguments import integer, optional_flag
 from loadax.core.digest import digest_values
 from loadax.core.log import log
-from loadax.core.tasks import index_engine
 from loadax.errors import ArgumentError
+from loadax.kept.index_folder import Entry, IndexFolder
+from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
+from loadax.kept.parts import Arrays
 from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, row_work, threads_for
-from loadax.sources.io.index_folder import Entry, IndexFolder
-from loadax.sources.passes.kept_pass import PassOptions, check_index, kept_pass
-from loadax.sources.passes.parts import Arrays
+from loadax.work.tasks import index_engine
 
 
 @final

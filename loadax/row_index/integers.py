@@ -13,12 +13,12 @@ from loadax.core.arguments import MOST_POSITIONS, function, index_key, integer, 
 from loadax.core.digest import digest_values
 from loadax.core.formatting import name_of
 from loadax.errors import ArgumentError, LeafTypeError
+from loadax.kept.index_folder import Entry, check_digest
 from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_digest
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 

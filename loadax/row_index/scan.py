@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from loadax.core.spec import leaf_arrays
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
+from loadax.kept.kept_pass import part_size
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
-from loadax.sources.passes.kept_pass import part_size
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
@@ -94,7 +94,7 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 @final
 @dataclass(frozen=True)
 class RowWork:
-    """Evaluation of a function on the selected rows; see `loadax.sources.passes.recipe.Work`.
+    """Evaluation of a function on the selected rows; see `loadax.kept.recipe.Work`.
 
     Args:
         reader: Reader of the rows, without random maps.

@@ -12,6 +12,7 @@ from loadax.core.arguments import function as checked_function, index_key, shown
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError
+from loadax.kept.index_folder import Entry, check_digest
 from loadax.plan.split import again, below as hashes_below, drawn_counts, given_counts, run_counts
 from loadax.plan.subset import keep_rows, keep_runs, met_rows, rows_in_order
 from loadax.protocols import Integers, Order
@@ -19,7 +20,6 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
-from loadax.sources.io.index_folder import Entry, check_digest
 
 
 def keep(

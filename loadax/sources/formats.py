@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from loadax.errors import SourceError
-from loadax.sources import magic
+from loadax.files import magic
+from loadax.files.paths import local_path
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
+from loadax.sources.expand import file_name
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
-from loadax.sources.io.expand import file_name
-from loadax.sources.io.paths import local_path
 from loadax.sources.neighbours import is_hidden
 from loadax.sources.npy.format import FORMAT as _NPY
 from loadax.sources.shards.format import TFRECORD, WEBDATASET

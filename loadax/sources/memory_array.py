@@ -95,7 +95,7 @@ class MemoryArray:
         make, arguments, state, *_ = reduced
         array = self._array
         if protocol >= _OUT_OF_BAND and self.spec.dtype.hasobject:
-            from loadax.sources.io.shared_strings import shared_strings
+            from loadax.files.shared_strings import shared_strings
 
             array = shared_strings(array)
         return make, arguments, {**state, "_array": array, "_extent": None}  # another process maps the file again
@@ -157,14 +157,14 @@ class MemoryArray:
     def _mapped_file(array: Array) -> Location | None:
         if _is_in_memory(array):
             return None
-        from loadax.sources.io.locations import mapped_file
+        from loadax.files.locations import mapped_file
 
         return mapped_file(array)
 
     def _mapped_extent(self) -> _Extent | None:
         if _is_in_memory(self._array):
             return None
-        from loadax.sources.io.locations import mapped_extent
+        from loadax.files.locations import mapped_extent
 
         return mapped_extent(self._array)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from loadax.errors import LoadaxError, SourceError, StorageError
+from loadax.files.magic import is_magic
+from loadax.files.paths import local_path
 from loadax.sources.format import Format
-from loadax.sources.io.paths import local_path
 from loadax.sources.library import require
-from loadax.sources.magic import is_magic
 
 _HEAD = 4096  # bytes of a file that are looked at
 

@@ -6,9 +6,9 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.spec import all_columns
+from loadax.files.byte_stream import ByteStream
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.redaction import redact
-from loadax.sources.io.byte_stream import ByteStream
 
 
 @final

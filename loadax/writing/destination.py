@@ -27,12 +27,12 @@ from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import some
 from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
+from loadax.files.kept_files import BESIDE, left_behind, temporary_file
+from loadax.files.kvstore import key_value_spec, new_context, wait
+from loadax.files.paths import local_path
+from loadax.kept.index_folder import FILES, INNER, differs
 from loadax.redaction import redact, redacted
 from loadax.sources.base import Attributes
-from loadax.sources.io.index_folder import FILES, INNER, differs
-from loadax.sources.io.kept_files import BESIDE, left_behind, temporary_file
-from loadax.sources.io.kvstore import key_value_spec, new_context, wait
-from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import read_marker
 from loadax.sources.zarr.names import FINISHED, PARTIAL, VERSION

@@ -22,13 +22,13 @@ import numpy as np
 
 from loadax.core.distributed import this_process
 from loadax.errors import LoadaxError
+from loadax.files.files import Files
+from loadax.files.identity import digest_of as digest_of_files, resolved, stat_identity
+from loadax.files.paths import local_path
+from loadax.kept.index_folder import FILES
 from loadax.protocols import Integers
 from loadax.sources.base import BaseSource, walk
 from loadax.sources.checks import chunk_starts
-from loadax.sources.io.files import Files
-from loadax.sources.io.identity import digest_of as digest_of_files, resolved, stat_identity
-from loadax.sources.io.index_folder import FILES
-from loadax.sources.io.paths import local_path
 from loadax.writing.keys import keys_below, own_keys
 
 _MOST_FILES = 1 << 14

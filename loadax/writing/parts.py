@@ -18,8 +18,8 @@ from loadax.core.spec import check_batch
 from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.sources.io.kvstore import brief, wait
-from loadax.sources.io.object_stores import PATIENCE
+from loadax.files.kvstore import brief, wait
+from loadax.files.object_stores import PATIENCE
 from loadax.writing.layout import Layout
 from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows
@@ -45,7 +45,7 @@ class Parts:
         layout: Layout of the store.
         arrays: Open arrays of the store, in leaf order.
         names: Names of the arrays in messages.
-        label: Name of the pass, for messages; see `loadax.sources.passes.recipe.Work`.
+        label: Name of the pass, for messages; see `loadax.kept.recipe.Work`.
         workers: Number of threads that read rows.
     """
 

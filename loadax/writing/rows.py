@@ -15,13 +15,13 @@ from loadax.core.formatting import name_of
 from loadax.core.former import former
 from loadax.core.spec import describe_spec, leaf_arrays, stack
 from loadax.core.tree import flatten
+from loadax.files.paths import local_path
+from loadax.kept.index_folder import INNER
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.protocols import ArraySpec, Integers, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes, BaseSource, inner_functions, walk
-from loadax.sources.io.index_folder import INNER
-from loadax.sources.io.paths import local_path
 from loadax.transforms import Examples, Map
 from loadax.writing.identity import digest_of, identify, sample_size, spread
 

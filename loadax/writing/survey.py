@@ -9,8 +9,8 @@ import numpy as np
 import tensorstore as ts
 
 from loadax.errors import SourceError
+from loadax.files.kvstore import new_context, wait
 from loadax.protocols import Integers
-from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import check_finished, read_marker
 from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL

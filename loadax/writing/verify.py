@@ -14,14 +14,14 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
-from loadax.core.tasks import index_engine
+from loadax.files.identity import digest_of, stat_identity
+from loadax.files.paths import local_path
+from loadax.kept.index_folder import FILES, Entry, IndexFolder
+from loadax.kept.kept_pass import PassOptions, kept_pass
 from loadax.protocols import Engine
 from loadax.redaction import redact
-from loadax.sources.io.identity import digest_of, stat_identity
-from loadax.sources.io.index_folder import FILES, Entry, IndexFolder
-from loadax.sources.io.paths import local_path
-from loadax.sources.passes.kept_pass import PassOptions, kept_pass
 from loadax.sources.zarr.names import FINISHED
+from loadax.work.tasks import index_engine
 from loadax.writing.keys import keys_below
 from loadax.writing.layout import array_label
 from loadax.writing.parts import ahead, damage_of, reason
@@ -123,7 +123,7 @@ def verify(
 @final
 @dataclass(frozen=True)
 class _Check:
-    """Reading of a store; see `loadax.sources.passes.recipe.Work`. A part is some pieces of an array."""
+    """Reading of a store; see `loadax.kept.recipe.Work`. A part is some pieces of an array."""
 
     stored: Stored
     pieces: list[tuple[str, list[Box]]]

@@ -13,19 +13,19 @@ from loadax.core.distributed import this_process
 from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.core.spec import flatten_spec
-from loadax.core.tasks import checked_engine
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.kept.index_folder import differs
+from loadax.kept.kept_pass import PassOptions, run_pass
+from loadax.kept.parts import ChangedError, PartsFolder
+from loadax.kept.shared import SharedPass, shared_pass
 from loadax.protocols import Engine
 from loadax.sources.base import BaseSource
-from loadax.sources.io.index_folder import differs
-from loadax.sources.passes.kept_pass import PassOptions, run_pass
-from loadax.sources.passes.parts import ChangedError, PartsFolder
-from loadax.sources.passes.shared import SharedPass, shared_pass
 from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.names import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
+from loadax.work.tasks import checked_engine
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import Sizes, array_label, array_names, divides, plan_layout
 from loadax.writing.parts import Parts

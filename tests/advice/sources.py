@@ -117,7 +117,7 @@ def damaged_image(case: Case) -> None:
 
 @follows("save numpy.ascontiguousarray(array), or copy the file to this machine")
 def remote_fortran_array(case: Case) -> None:
-    # tests/sources/io/test_remote.py makes the error, which needs a server.
+    # tests/files/test_remote.py makes the error, which needs a server.
     array = np.asfortranarray(np.arange(12.0).reshape(4, 3))
     np.save(case.folder / "x.npy", np.ascontiguousarray(array))
     np.save(case.folder / "copied.npy", array)

@@ -10,8 +10,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from loadax import Dataset, from_source
-from loadax.core import tasks
-from loadax.sources.passes import kept_pass
+from loadax.kept import kept_pass
+from loadax.work import tasks
 from tests.engines import engine_maker
 
 SILENCE = 3.0  # seconds, so that no test waits a minute for tasks that executorlib has forgotten

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadax.errors import LoadaxError, SourceError
-from loadax.sources.io import compression
+from loadax.files import compression
 from tests.formats.samples import COMPRESSED, SAMPLES, Sample, every
 from tests.sources.advice import follow
 

@@ -10,8 +10,8 @@ import pytest
 import loadax
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.files import Files
-from loadax.sources.io.identity import resolved
+from loadax.files.files import Files
+from loadax.files.identity import resolved
 from tests.formats.samples import COMPRESSED, SAMPLES, Sample, every
 from tests.servers.faults import FaultProxy
 from tests.servers.ranges import RangeServer
@@ -39,7 +39,7 @@ def test_file_of_same_name_size_and_time_is_told_apart(
     sample: Sample, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "processes" in where:
-        monkeypatch.setattr("loadax.sources.passes.file_index.this_process", lambda: Process(0, 4))
+        monkeypatch.setattr("loadax.sources.file_index.this_process", lambda: Process(0, 4))
     link, sizes = tmp_path / "latest", set()
     for index, numbers in [*enumerate(WIDTHS)] * 2:
         path = stored(sample, tmp_path / ("data" if where == "same place" else str(index)), numbers)
@@ -112,7 +112,7 @@ def test_credentials_are_no_part_of_a_location() -> None:
 def test_index_is_made_once(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(sample, tmp_path / "data", (3, 1, 4))
     sample.open(path, tmp_path / "kept")
-    monkeypatch.setattr("loadax.sources.passes.file_index.run_scan", None)
+    monkeypatch.setattr("loadax.sources.file_index.run_scan", None)
     assert sample.numbers(path, tmp_path / "kept") == [3, 1, 4]
 
 
@@ -156,7 +156,7 @@ def test_remote_files_need_an_index_folder_in_a_run_of_several_processes(
     path = sample.file(tmp_path / f"a{sample.ending}", [3, 1, 4])
     url = f"{range_server.url}/{path.name}"
     for module in ("file_index", "kept_pass"):
-        monkeypatch.setattr(f"loadax.sources.passes.{module}.this_process", lambda: Process(1, 4))
+        monkeypatch.setattr(f"loadax.kept.{module}.this_process", lambda: Process(1, 4))
     assert sample.numbers(path) == [3, 1, 4]
     message = (
         rf"{sample.function}\(\) without index=, in a run of 4 processes: each would read all 1 files; pass index="
@@ -173,7 +173,7 @@ def test_error_of_a_record_names_the_index_to_delete(
     """An index that another program wrote may pass all checks; what the error advises helps."""
     sample, kept = SAMPLES[name], tmp_path / "kept"
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.sources.passes.file_index._identity", lambda *_: {})
+        patched.setattr("loadax.sources.file_index._identity", lambda *_: {})
         sample.open(stored(sample, tmp_path / "data", WIDTHS[0]), kept)
         path = stored(sample, tmp_path / "data", WIDTHS[1])
         with pytest.raises(SourceError, match=r"by its index .*records\.json, to be deleted if the file is r") as error:

@@ -19,7 +19,7 @@ from pyarrow import parquet as pq
 
 import loadax
 from loadax.dataset import Dataset
-from loadax.sources.io.index_folder import Entry, IndexFolder
+from loadax.kept.index_folder import Entry, IndexFolder
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
 from tests.sources.shards.corpora import encoded, masked, write_tar, write_tfrecord
 from tests.sources.token_corpora import write_pair

@@ -29,7 +29,7 @@ PLAIN = "num_workers=2"
 # Rooms of fillers and reports, of which a plain run needs none.
 ROOMS = [
     "loadax.composition",
-    "loadax.core.tasks",
+    "loadax.work.tasks",
     "loadax.loader.assembly.chunk_budget",
     "loadax.loader.assembly.maskable",
     "loadax.loader.assembly.seq_len",

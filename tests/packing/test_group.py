@@ -309,7 +309,7 @@ def test_advice_about_groups_works() -> None:
 
 
 def test_runs_of_several_processes_need_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.this_process", lambda: Process(0, 2))
+    monkeypatch.setattr("loadax.kept.kept_pass.this_process", lambda: Process(0, 2))
     with pytest.raises(ArgumentError, match=r"group\(\) without index=, in a run of 2 processes"):
         graphs().group(BUDGETS, sizes_of)
     assert len(graphs().group(BUDGETS, SIZES)) > 1

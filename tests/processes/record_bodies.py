@@ -10,7 +10,7 @@ import pytest
 import loadax
 from loadax.core.distributed import this_process
 from loadax.errors import ArgumentError
-from loadax.sources.passes import file_index
+from loadax.sources import file_index
 from loadax.sources.shards import examples, webdataset
 
 

@@ -13,7 +13,7 @@ import pytest
 from loadax import Dataloader, from_source
 from loadax.core.distributed import Process, this_process
 from loadax.errors import ArgumentError
-from loadax.sources.passes import shared as common
+from loadax.kept import shared as common
 from tests.limits import until
 from tests.row_index.filters import ROWS, SMALL, VALUES, Opaque, counted, data, files, rows_of, small, user
 

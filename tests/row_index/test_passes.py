@@ -25,9 +25,9 @@ import pytest
 from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError, WorkerError
+from loadax.kept import kept_pass, parts, recipe
+from loadax.kept.parts import PartsFolder
 from loadax.row_index.scan import row_work
-from loadax.sources.passes import kept_pass, parts, recipe
-from loadax.sources.passes.parts import PartsFolder
 from loadax.writing.identity import spread
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
@@ -143,7 +143,7 @@ def test_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytest.
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("loadax.sources.passes.parts.os.symlink", refused)
+    monkeypatch.setattr("loadax.kept.parts.os.symlink", refused)
     with pytest.raises(SourceError, match=r"0\.claim can't be made: .*not permitted; pass a folder on a file system"):
         data().filter(small, index=tmp_path)
 
@@ -398,7 +398,7 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
         with make(*arguments) as made:
             yield made._replace(path=str(tmp_path / "missing"))
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", elsewhere)
+    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", elsewhere)
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
         data().filter(small, index=tmp_path, executor=executor)
 
@@ -437,7 +437,7 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
             path.rename(tmp_path / "elsewhere")
             yield made
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", hidden)
+    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", hidden)
     with pytest.raises(SourceError, match=rf"{path}: .* \[?.*No such file") as caught:
         rows.filter(bool, "v1", index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1))
     assert f", on {socket.gethostname()}" in "".join(caught.value.__notes__)
@@ -454,7 +454,7 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
             sizes.append(Path(made.path).stat().st_size)
             yield made
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.written_recipe", measured)
+    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", measured)
     kept = from_npy(tmp_path / "x.npy").filter(
         lambda value: value > 1000, index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1)
     )
@@ -466,7 +466,7 @@ def test_parts_that_were_cut_in_another_way_are_not_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(tmp_path)
-    monkeypatch.setattr("loadax.sources.passes.kept_pass._FEW_PARTS", 40)  # as another version of loadax might
+    monkeypatch.setattr("loadax.kept.kept_pass._FEW_PARTS", 40)  # as another version of loadax might
     assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
     assert "of which parts differs; they are deleted now" in caplog.text
 
@@ -487,7 +487,7 @@ def test_process_of_a_run_claims_its_share_for_its_executor(tmp_path: Path, monk
             claims.append(len([*tmp_path.glob("*.parts/*.claim")]))
             return super().submit(*arguments)
 
-    monkeypatch.setattr("loadax.sources.passes.kept_pass.this_process", lambda: Process(0, 4))
+    monkeypatch.setattr("loadax.kept.kept_pass.this_process", lambda: Process(0, 4))
     assert rows_of(data().filter(small, "v1", index=tmp_path, executor=lambda: Engine(1))) == SMALL
     assert (len(claims), max(claims)) == (63, 16)  # parts, a quarter of them
 

@@ -10,11 +10,11 @@ from hypothesis import given, strategies as st
 
 from loadax import Dataset, concat, from_arrays, from_source
 from loadax.errors import ArgumentError
+from loadax.kept import kept_pass
 from loadax.protocols import ArraySpec, Integers
 from loadax.reader import Reader
 from loadax.row_index import scan
 from loadax.row_index.scan import read_run, row_work, threads_for
-from loadax.sources.passes import kept_pass
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 

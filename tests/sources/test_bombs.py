@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 import loadax
 from loadax.core import memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.npy_header import parse_npy
+from loadax.files.npy_header import parse_npy
 from tests.sources.shards.corpora import write_tar
 
 
@@ -100,7 +100,7 @@ def test_lists_of_rows_are_flat() -> None:
 
 
 def test_wrong_values_with_right_checksums_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from loadax.sources.io.index_folder import Entry, IndexFolder
+    from loadax.kept.index_folder import Entry, IndexFolder
 
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
 

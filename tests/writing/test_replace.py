@@ -16,7 +16,7 @@ import zarr
 
 import loadax
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.kept_files import temporary_file
+from loadax.files.kept_files import temporary_file
 from loadax.writing.keys import own_keys
 from loadax.writing.write import write_zarr
 from tests.limits import HANG

@@ -12,8 +12,8 @@ import loadax
 from loadax.cli.program import main
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
+from loadax.sources import path_overlap
 from loadax.sources.adapt import as_source
-from loadax.sources.io import path_overlap
 from tests.writing.rows import files
 
 ROWS = {"x": np.arange(24).reshape(12, 2)}

@@ -12,12 +12,12 @@ from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, final
 
 from loadax.core.log import log
-from loadax.core.tasks import open_engine, shut_down
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.task import Filled, call_of
 from loadax.loader.remote.workers import options_for, workers_of
 from loadax.protocols import Engine
+from loadax.work.tasks import open_engine, shut_down
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
 _SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0

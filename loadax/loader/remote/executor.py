@@ -12,7 +12,6 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.buffers import BufferPool
-from loadax.core.tasks import Raised, check_import
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
@@ -24,8 +23,9 @@ from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.loader.workers.payload import PickledPayload
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.sources.passes.pickling import unpickle_answer
-from loadax.sources.passes.remote_errors import unwrap
+from loadax.work.pickling import unpickle_answer
+from loadax.work.remote_errors import unwrap
+from loadax.work.tasks import Raised, check_import
 
 _TASKS_PER_WORKER = 2  # a worker has the next piece while the answer to the previous one is on its way
 _TRIES = 2  # times that a piece is given out, before it is filled here

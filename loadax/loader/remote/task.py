@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.core.memory import keep_freed_memory
-from loadax.core.tasks import Raised
 from loadax.core.user_object import RAISED
 from loadax.errors import LoadaxError, WorkerError
+from loadax.kept.recipe import check_versions, versions
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stats import Timing
@@ -27,9 +27,9 @@ from loadax.loader.workers.payload import PickledPayload, unpack
 from loadax.loader.workers.shared_memory import nameless_file
 from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.sources.passes.pickling import pickle_answer
-from loadax.sources.passes.recipe import check_versions, versions
-from loadax.sources.passes.remote_errors import wrap
+from loadax.work.pickling import pickle_answer
+from loadax.work.remote_errors import wrap
+from loadax.work.tasks import Raised
 
 _MOST_RECIPES = 4  # that a worker keeps open, such as those of training and evaluation
 _MOST_JOBS = 32  # of a recipe, such as buckets

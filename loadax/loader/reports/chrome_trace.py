@@ -10,9 +10,9 @@ from typing import Any
 
 from loadax.core.arguments import path as checked_path
 from loadax.errors import ArgumentError
+from loadax.files.paths import local_path, writing_file
 from loadax.loader.metrics.timeline import Timeline
 from loadax.loader.reports.bottleneck import Report
-from loadax.sources.io.paths import local_path, writing_file
 
 _TRAINER = 0  # process number in a trace: worker processes follow
 

@@ -21,7 +21,7 @@ from loadax.loader.workers.interpreter import interpreter, mark
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
-from loadax.sources.passes.remote_errors import RemoteError, unwrap
+from loadax.work.remote_errors import RemoteError, unwrap
 
 _WAKING = 1.0  # seconds that threads have to wake up when their worker has ended
 

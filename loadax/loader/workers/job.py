@@ -22,8 +22,8 @@ from loadax.loader.workers.messages import LoadJob, MissingModule, ReadPiece
 from loadax.loader.workers.payload import PickledPayload, pack
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
-from loadax.sources.passes.pickling import snapshot
-from loadax.sources.passes.remote_errors import RemoteError, unwrap
+from loadax.work.pickling import snapshot
+from loadax.work.remote_errors import RemoteError, unwrap
 
 _NUMBERS = count()  # of jobs
 _MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong

@@ -27,8 +27,8 @@ from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.loader.workers.stacks import STACK_SIGNAL
 from loadax.protocols import Visits
 from loadax.reader import Reader
-from loadax.sources.passes.pickling import pickle_answer
-from loadax.sources.passes.remote_errors import wrap
+from loadax.work.pickling import pickle_answer
+from loadax.work.remote_errors import wrap
 
 _SEED = 0  # of the global generators of all workers
 _POLL_MILLISECONDS = 1000  # between checks that the parent process is alive

@@ -15,7 +15,7 @@ import cloudpickle
 from loadax.core.buffers import align
 from loadax.errors import WorkerError
 from loadax.loader.workers.shared_memory import nameless_file
-from loadax.sources.passes.pickling import dump
+from loadax.work.pickling import dump
 
 _unpacking: ContextVar[bool] = ContextVar("unpacking", default=False)
 

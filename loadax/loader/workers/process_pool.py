@@ -19,7 +19,7 @@ from loadax.loader.workers.job import Job, LatestReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.payload import refuse_while_unpacking
 from loadax.reader import Reader
-from loadax.sources.passes.pickling import unpickle_answer
+from loadax.work.pickling import unpickle_answer
 
 _CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails

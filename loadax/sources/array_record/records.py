@@ -9,13 +9,13 @@ from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, LeafError, SourceError
+from loadax.files.files import Files
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Source, Tree, Visits
 from loadax.sources.array_record.files import RecordFiles, open_record_files
 from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files
+from loadax.sources.expand import expand
 from loadax.sources.shards.records import objects
 
 DATA, LENGTH = "data", "length"

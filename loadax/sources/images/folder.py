@@ -5,12 +5,12 @@ from typing import Any
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
+from loadax.files.files import Files
+from loadax.files.object_stores import split_url
+from loadax.files.paths import local_path
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.source import ImageFiles, ImageSource
-from loadax.sources.io.files import Files
-from loadax.sources.io.object_stores import split_url
-from loadax.sources.io.paths import local_path
 from loadax.sources.library import require
 from loadax.sources.neighbours import is_litter
 

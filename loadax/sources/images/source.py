@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.files import open_regular
+from loadax.files.remote import RemoteFiles
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
 from loadax.sources.images.resize import Pixels
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.files import open_regular
-from loadax.sources.io.remote import RemoteFiles
 
 _AT_ONCE = 1024  # images per batch of checks
 

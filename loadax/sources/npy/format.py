@@ -1,6 +1,6 @@
 """The record of `.npy` files."""
 
-from loadax.sources import magic
+from loadax.files import magic
 from loadax.sources.format import Format
 
 FORMAT = Format(

@@ -7,12 +7,12 @@ import numpy as np
 from loadax.core.arguments import path
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
+from loadax.files.byte_stream import FileSpan, open_stream
+from loadax.files.file_map import FileMap
+from loadax.files.files import files_with_cache
+from loadax.files.npy_header import read_npy_headers
+from loadax.files.paths import local_path
 from loadax.sources.arrays import ArraySource
-from loadax.sources.io.byte_stream import FileSpan, open_stream
-from loadax.sources.io.file_map import FileMap
-from loadax.sources.io.files import files_with_cache
-from loadax.sources.io.npy_header import read_npy_headers
-from loadax.sources.io.paths import local_path
 from loadax.sources.stream_array import StreamArray
 
 

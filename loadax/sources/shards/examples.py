@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
+from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
-from loadax.sources.io.index_folder import Entry, check_array
-from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, columns_of, merged
+from loadax.sources.file_index import RecordFormat, Scan, check_records, columns_of, merged
 from loadax.sources.shards.tar import Member, decoded, scan_members
 
 # Leaf with the name of an example, without extension.

@@ -1,6 +1,6 @@
 """The records of tar files (WebDataset) and TFRecord files."""
 
-from loadax.sources import magic
+from loadax.files import magic
 from loadax.sources.format import Format
 
 WEBDATASET = Format(

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.spec import stack
+from loadax.files.byte_stream import FileSpan, open_stream
+from loadax.files.files import Files
+from loadax.files.paths import local_path
+from loadax.kept.index_folder import IndexFolder
 from loadax.protocols import ArraySpec, Integers, Location
-from loadax.sources.io.byte_stream import FileSpan, open_stream
-from loadax.sources.io.files import Files
-from loadax.sources.io.index_folder import IndexFolder
-from loadax.sources.io.paths import local_path
-from loadax.sources.passes.file_index import ENTRY
+from loadax.sources.file_index import ENTRY
 
 
 @final

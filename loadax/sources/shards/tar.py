@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from loadax.errors import SourceError, UnsupportedError
-from loadax.sources.io.compression import compression_of
-from loadax.sources.passes.file_index import Scan
+from loadax.files.compression import compression_of
+from loadax.sources.file_index import Scan
 
 _BLOCK = 512
 _END = bytes(_BLOCK)

@@ -11,16 +11,16 @@ import numpy as np
 from loadax.core.formatting import count_text, some
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.compression import compression_of
+from loadax.files.files import Files, files_with_cache
+from loadax.kept.index_folder import Entry
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
+from loadax.sources.expand import expand
+from loadax.sources.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.format import RecordOptions
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.compression import compression_of
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import Files, files_with_cache
-from loadax.sources.io.index_folder import Entry
-from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.crc import masked_crc32c
 from loadax.sources.shards.example_message import Feature, example_class, features_like, features_of, parse_example
 from loadax.sources.shards.format import TFRECORD

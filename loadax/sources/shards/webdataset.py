@@ -10,17 +10,17 @@ from loadax.core.arguments import flag
 from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
+from loadax.files.files import files_with_cache
+from loadax.files.npy_header import NPY_FAILURES, parse_npy
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows
+from loadax.sources.expand import expand
+from loadax.sources.file_index import index_files
 from loadax.sources.format import RecordOptions
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.folder import open_rendering
 from loadax.sources.images.format import ENDINGS
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import files_with_cache
-from loadax.sources.io.npy_header import NPY_FAILURES, parse_npy
-from loadax.sources.passes.file_index import index_files
 from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples

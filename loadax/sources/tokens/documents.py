@@ -10,11 +10,11 @@ import numpy as np
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
+from loadax.files.files import Files, files_with_cache
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.arrays import rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
-from loadax.sources.io.files import Files, files_with_cache
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
 
 

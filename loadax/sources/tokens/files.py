@@ -9,12 +9,12 @@ import numpy as np
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.byte_ranges import no_such_file
-from loadax.sources.io.byte_stream import FileSpan, open_stream
-from loadax.sources.io.expand import expand, file_name
-from loadax.sources.io.files import Files
-from loadax.sources.io.paths import local_path
-from loadax.sources.magic import NPY
+from loadax.files.byte_ranges import no_such_file
+from loadax.files.byte_stream import FileSpan, open_stream
+from loadax.files.files import Files
+from loadax.files.magic import NPY
+from loadax.files.paths import local_path
+from loadax.sources.expand import expand, file_name
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.format import FORMAT
 from loadax.sources.tokens.headers import read_token_headers
@@ -104,7 +104,7 @@ def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] 
 
 
 def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
-    from loadax.sources.io.npy_header import read_npy_headers
+    from loadax.files.npy_header import read_npy_headers
 
     entries = []
     for header, location in zip(read_npy_headers(files, locations), locations, strict=True):

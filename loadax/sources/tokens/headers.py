@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.errors import SourceError
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.files import Files
-from loadax.sources.magic import NPY
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.files import Files
+from loadax.files.magic import NPY
 
 _LLM_C = struct.Struct("<iii1012x")  # magic, version and number of tokens, in 256 int32
 _LLM_C_TOKENS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # of GPT-2 and Llama 3

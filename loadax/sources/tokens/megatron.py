@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.errors import SourceError
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.files import Files
 from loadax.protocols import Integers
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.files import Files
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("sequences", "<u8")])

@@ -18,10 +18,10 @@ from loadax.core.array_parts import indices, take_parts
 from loadax.core.spec import all_columns
 from loadax.core.tree import Structure, flatten
 from loadax.errors import SourceError
+from loadax.files.kvstore import new_context
+from loadax.files.paths import local_path
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.io.kvstore import new_context
-from loadax.sources.io.paths import local_path
 from loadax.sources.tokens.documents import DocumentSource
 from loadax.sources.zarr.array import CACHE_BYTES, Missing, StoredArray, addresses_in, json_of
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays

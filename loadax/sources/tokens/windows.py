@@ -8,11 +8,11 @@ import numpy as np
 from loadax.core.arguments import flag, integer
 from loadax.core.array_parts import indices
 from loadax.errors import SourceError
+from loadax.files.files import files_with_cache
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.io.files import files_with_cache
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream
 

@@ -14,11 +14,11 @@ from loadax.core.formatting import type_text
 from loadax.core.log import log
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError, StorageError
+from loadax.files.kvstore import address_of, brief, failure, new_context, settled, wait
+from loadax.files.object_stores import PAUSES, is_expired, is_limited
+from loadax.files.paths import local_path
 from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import address_of, brief, failure, new_context, settled, wait
-from loadax.sources.io.object_stores import PAUSES, is_expired, is_limited
-from loadax.sources.io.paths import local_path
 
 Missing = Literal["error", "fill"]
 

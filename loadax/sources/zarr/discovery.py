@@ -8,9 +8,9 @@ import tensorstore as ts
 
 from loadax.core.arguments import entries, path as checked_path
 from loadax.errors import SourceError
+from loadax.files.kvstore import key_value_spec, new_context, wait
+from loadax.files.paths import local_path
 from loadax.redaction import redacted
-from loadax.sources.io.kvstore import key_value_spec, new_context, wait
-from loadax.sources.io.paths import local_path
 from loadax.sources.zarr.array import PAUSE
 from loadax.sources.zarr.manifest import check_finished, json_object
 from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL, RAGGED

@@ -11,7 +11,7 @@ import tensorstore as ts
 
 from loadax.core.formatting import type_text
 from loadax.errors import SourceError
-from loadax.sources.io.kvstore import wait
+from loadax.files.kvstore import wait
 from loadax.sources.zarr.names import FINISHED, PARTIAL, RAGGED, VERSION
 
 

@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from loadax.errors import SourceError
+from loadax.files.byte_stream import FileSpan, MappedSegments
 from loadax.protocols import Array, Columns, Integers, Location
-from loadax.sources.io.byte_stream import FileSpan, MappedSegments
 from loadax.sources.stream_array import StreamArray
 from loadax.sources.zarr.array import chunk_key
 

@@ -11,10 +11,10 @@ import numpy as np
 from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
+from loadax.files.kvstore import new_context, wait
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
-from loadax.sources.io.kvstore import new_context, wait
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
     Missing,

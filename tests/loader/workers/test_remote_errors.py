@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadax.errors import LeafError, WorkerError
-from loadax.sources.passes.remote_errors import RemoteError, unwrap, wrap
+from loadax.work.remote_errors import RemoteError, unwrap, wrap
 from tests.loader.workers import maps
 
 

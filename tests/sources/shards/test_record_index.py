@@ -12,9 +12,9 @@ from hypothesis import given, strategies as st
 
 import loadax
 from loadax.errors import LoadaxError
+from loadax.files.files import Files
+from loadax.sources.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.format import RecordOptions
-from loadax.sources.io.files import Files
-from loadax.sources.passes.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.shards.examples import RECORDS, scan_examples
 from loadax.sources.shards.tfrecord import _scan as scan_records
 from loadax.sources.tables.text.jsonl import _scan as scan_lines
@@ -37,7 +37,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def scanned(scan: Callable[[str, int], Any], content: bytes, window: int, batch: int) -> list[Any] | str:
     """What a scan of a remote file finds, or the text of its error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.sources.passes.file_index._WINDOW", window)
+        patch.setattr("loadax.sources.file_index._WINDOW", window)
         patch.setattr("loadax.sources.tables.text.jsonl._WINDOW", max(4, window))
         for module in ("tar", "tfrecord"):
             patch.setattr(f"loadax.sources.shards.{module}._BATCH", batch)
@@ -120,7 +120,7 @@ def test_opening_tar_files_takes_at_most_60_bytes_a_member(
 ) -> None:
     """With an index that is written, and one that is read."""
     monkeypatch.setattr("loadax.sources.shards.tar._BATCH", 64)
-    monkeypatch.setattr("loadax.sources.passes.file_index._MAPPED", 1 << 15)
+    monkeypatch.setattr("loadax.sources.file_index._MAPPED", 1 << 15)
     monkeypatch.setattr("loadax.sources.shards.examples._TOGETHER", 64)
     content = write_tar(tmp_path / "part", numbered(200)).read_bytes().rstrip(b"\0")
     content += bytes(-len(content) % 512)

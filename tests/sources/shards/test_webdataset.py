@@ -16,10 +16,10 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import loadax
 from loadax.errors import ArgumentError, LeafError, SourceError, UnsupportedError
+from loadax.files.files import Files
 from loadax.protocols import Location
+from loadax.sources.file_index import index_files, run_scan
 from loadax.sources.format import RecordOptions
-from loadax.sources.io.files import Files
-from loadax.sources.passes.file_index import index_files, run_scan
 from loadax.sources.shards.examples import RECORDS, scan_examples
 from loadax.sources.shards.tar import Member, decoded, scan_members
 from loadax.testing import check_source
@@ -181,8 +181,8 @@ class TestTheIndex:
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Headers that cross the end of a window, members that are longer than one, and more files than at once."""
-        monkeypatch.setattr("loadax.sources.passes.file_index._WINDOW", 700)
-        monkeypatch.setattr("loadax.sources.passes.file_index._AT_ONCE", 2)
+        monkeypatch.setattr("loadax.sources.file_index._WINDOW", 700)
+        monkeypatch.setattr("loadax.sources.file_index._AT_ONCE", 2)
         for number in range(5):
             write_tar(tmp_path / f"{number}.tar", numbered(6, 6 * number))
         local = loadax.from_webdataset(tmp_path)

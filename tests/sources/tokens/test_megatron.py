@@ -9,7 +9,7 @@ import pytest
 
 import loadax
 from loadax.errors import SourceError
-from loadax.sources.io.files import Files
+from loadax.files.files import Files
 from loadax.sources.tokens.megatron import read_index
 from tests.sources.token_corpora import CODES, index_bytes, open_tokens, stream, write_pair
 

@@ -16,11 +16,11 @@ from pyarrow.types import is_nested, is_primitive as is_fixed_width
 from loadax.core.memory import check_fits
 from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
+from loadax.files.byte_ranges import ByteRange, changed, waves
+from loadax.files.files import Files, RangeReader
+from loadax.files.paths import is_remote
+from loadax.files.range_file import RangeFile
 from loadax.protocols import Location
-from loadax.sources.io.byte_ranges import ByteRange, changed, waves
-from loadax.sources.io.files import Files, RangeReader
-from loadax.sources.io.paths import is_remote
-from loadax.sources.io.range_file import RangeFile
 from loadax.sources.tables.arrow.layout import arrow_ints
 
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
@@ -106,7 +106,7 @@ class ParquetFiles:
         extents = {location: self._infos[file].size for file, location in far.items()}
         self._files: RangeReader = files
         if far and files.cache is not None:
-            from loadax.sources.io.disk_cache import CachedFiles
+            from loadax.files.disk_cache import CachedFiles
 
             self._files = CachedFiles(files, extents)
         self.far = bool(far)

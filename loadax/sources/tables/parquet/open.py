@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from loadax.core.arguments import entries, integer
 from loadax.errors import SourceError
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import files_with_cache
-from loadax.sources.io.paths import is_remote, local_path
+from loadax.files.files import files_with_cache
+from loadax.files.paths import is_remote, local_path
+from loadax.sources.expand import expand
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of

@@ -8,10 +8,10 @@ import numpy as np
 
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
+from loadax.files.byte_ranges import waves
 from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.io.byte_ranges import waves
 from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.parquet.groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk

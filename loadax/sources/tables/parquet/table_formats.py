@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from loadax.core.formatting import with_article
 from loadax.errors import SourceError
-from loadax.sources.io.files import Files
-from loadax.sources.io.paths import is_remote, local_path
+from loadax.files.files import Files
+from loadax.files.paths import is_remote, local_path
 
 _SCAN = "loadax.from_arrow(pyiceberg.table.StaticTable.from_metadata({1!r}).scan().to_arrow())"
 _HUDI = "loadax.from_arrow(pyarrow.Table.from_batches(hudi.HudiTable({0!r}).read()))"

@@ -11,10 +11,10 @@ from pyarrow import compute, csv as arrow_csv
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.compression import compression_of, decompress
-from loadax.sources.io.expand import expand, file_name
-from loadax.sources.io.files import Files
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.compression import compression_of, decompress
+from loadax.files.files import Files
+from loadax.sources.expand import expand, file_name
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
 from loadax.sources.tables.arrow.table import TableSource, open_table
 from loadax.sources.tables.arrow.table_leaves import stated_classes

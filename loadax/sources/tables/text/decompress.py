@@ -19,14 +19,14 @@ from typing import Any
 from loadax.core.log import log
 from loadax.core.progress import progress_bar
 from loadax.errors import ArgumentError
-from loadax.sources.io.byte_ranges import ByteRange
-from loadax.sources.io.compression import MAGIC_BYTES, compression_of, decompress
-from loadax.sources.io.expand import file_name
-from loadax.sources.io.files import Files
-from loadax.sources.io.identity import FileIdentity, digest_of
-from loadax.sources.io.kept_files import make_private_folder, not_writable, open_kept, private_folder, sweep, whole_file
-from loadax.sources.io.paths import local_folder
-from loadax.sources.io.range_file import RangeFile
+from loadax.files.byte_ranges import ByteRange
+from loadax.files.compression import MAGIC_BYTES, compression_of, decompress
+from loadax.files.files import Files
+from loadax.files.identity import FileIdentity, digest_of
+from loadax.files.kept_files import make_private_folder, not_writable, open_kept, private_folder, sweep, whole_file
+from loadax.files.paths import local_folder
+from loadax.files.range_file import RangeFile
+from loadax.sources.expand import file_name
 
 _FOLDER = "loadax-decompressed"
 _WINDOW = 8 << 20

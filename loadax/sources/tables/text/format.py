@@ -1,6 +1,6 @@
 """The records of JSON lines and CSV files."""
 
-from loadax.sources import magic
+from loadax.files import magic
 from loadax.sources.format import Format
 
 _PACKED = r"(\.(gz|bz2|xz|zst))?$"

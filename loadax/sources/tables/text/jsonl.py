@@ -14,14 +14,14 @@ from pyarrow import json as arrow_json
 
 from loadax.core.log import log
 from loadax.errors import SourceError
+from loadax.files.files import files_with_cache
+from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
+from loadax.sources.expand import expand
+from loadax.sources.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.format import RecordOptions
-from loadax.sources.io.expand import expand
-from loadax.sources.io.files import files_with_cache
-from loadax.sources.io.index_folder import Entry, check_array
-from loadax.sources.passes.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
 from loadax.sources.shards.records import Records
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file
 from loadax.sources.tables.arrow.column_tree import ColumnTree

@@ -1,0 +1,282 @@
+"""Files: reads sizes and byte ranges of many files at once, local and remote."""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
+from urllib.parse import urlsplit
+
+from loadax.core.arguments import integer
+from loadax.core.formatting import size_text
+from loadax.core.log import log
+from loadax.errors import SourceError
+from loadax.files.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
+from loadax.files.identity import FileIdentity, digest_parts, resolved, sample_of
+from loadax.files.paths import BUCKETS, is_remote, local_folder, local_path
+from loadax.redaction import redact
+
+if TYPE_CHECKING:
+    from loadax.files.disk_cache import DiskCache
+    from loadax.files.remote import RemoteFiles
+
+# Bytes of a block of the cache: small, so that a row of a few KiB costs little more than its own round trip; not
+# smaller, so that the cache has few files.
+BLOCK = 128 << 10
+
+_DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
+_PART = 1 << 20
+
+
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe (FIFO)",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFSOCK: "socket",
+}
+
+
+class RangeReader(Protocol):
+    """Reads byte ranges of files: `Files`, or `CachedFiles` with a cache in between."""
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Reads the bytes of each range."""
+
+
+@final
+class Files:
+    """Reads files at paths and URLs (`s3://`, `gs://`, `az://`, `http://`, `https://`), also a mixture of these.
+
+    Every method takes many files, so that requests run concurrently. What is once known of a remote file, from a list
+    or an earlier answer, is not requested again: remote files must not change while they are read. Thread-safe; pickles
+    with what it knows, and another process opens its own connections.
+
+    Args:
+        cache: Local cache of blocks of remote files, for `CachedFiles`; None: no cache.
+    """
+
+    def __init__(self, cache: "DiskCache | None" = None) -> None:
+        self.cache = cache
+        self._known: dict[str, FileInfo] = {}  # of remote files, by URL
+        self._listed: set[str] = set()  # remote folders of which all files are known
+        self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_remote"}
+
+    @cached_property
+    def _remote(self) -> "RemoteFiles":
+        # Imported here: it takes 20 ms, and most data is local.
+        from loadax.files.remote import RemoteFiles
+
+        return RemoteFiles()
+
+    def exists(self, locations: Sequence[str]) -> list[bool]:
+        """Tests which files exist."""
+        infos = self._look_up([location for location in locations if is_remote(location)])
+        return [
+            infos[location] is not None if location in infos else _path(location).is_file() for location in locations
+        ]
+
+    def sizes(self, locations: Sequence[str]) -> list[int]:
+        """Returns the sizes of files in bytes.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        return [info.size for info in self.infos(locations)]
+
+    def infos(self, locations: Sequence[str]) -> list[FileInfo]:
+        """Returns size and generation of files.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        remote = self._look_up([location for location in locations if is_remote(location)])
+        infos = []
+        for location in locations:
+            info = remote[location] if location in remote else _look_up(location)
+            if info is None:
+                raise no_such_file(location)
+            infos.append(info)
+        return infos
+
+    def identities(self, locations: Sequence[str]) -> list[FileIdentity]:
+        """Returns what tells each file from other ones, also from one that replaces it.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        new = [each for each in locations if each not in self._identities and is_remote(each)]
+        for location, info in zip(new, self.infos(new), strict=True):
+            generation = info.generation or self._digest(location, info.size)
+            self._identities[location] = FileIdentity(resolved(location), info.size, generation)
+        return [self._identities.get(location) or _identity(location) for location in locations]
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Reads the bytes of each range; nearby ranges of a remote file by one request.
+
+        Raises:
+            SourceError: When a range exceeds its file, or the file does not exist or has changed; names it.
+        """
+        remote = {location: is_remote(location) for location in {wanted.location for wanted in ranges}}
+        far = [wanted for wanted in ranges if wanted.stop > wanted.start and remote[wanted.location]]
+        answers, infos = self._remote.read(far) if far else ([], {})
+        for location, info in infos.items():
+            if self._known.setdefault(location, info) != info:
+                raise changed(location)
+        contents = dict(zip(far, answers, strict=True))
+        return [
+            contents[wanted] if wanted in contents else _read(wanted) if wanted.stop > wanted.start else b""
+            for wanted in ranges
+        ]
+
+    def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
+        """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.
+
+        Raises:
+            SourceError: When a file does not exist; names it.
+        """
+        far = [location for location in locations if is_remote(location)]
+        ranges = [ByteRange(location, 0, size) for location in far]
+        starts, infos = self._remote.read(ranges, short=True) if far else ([], {})
+        self._known.update(infos)
+        remote = iter(starts)
+        return [next(remote) if is_remote(location) else _start(location, size) for location in locations]
+
+    def names(self, folder: str, below: bool = False) -> list[str]:
+        """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
+
+        Args:
+            folder: Path or URL.
+            below: Whether to list the files of subfolders too. Else subfolders are listed; their names end with "/".
+
+        Raises:
+            SourceError: When the server can't list files (HTTP can't).
+        """
+        if local_path(folder) is not None:
+            with os.scandir(_path(folder)) as entries:
+                return [entry.path + "/" * entry.is_dir() for entry in entries]
+        infos, folders = self._remote.list(folder, below)
+        known = {location: info for location, info in infos.items() if info is not None}
+        self._known.update(known)
+        if len(known) == len(infos):
+            self._listed.add(folder)
+        return [*infos, *folders]
+
+    def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:
+        """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
+        remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
+        listed = dict(zip(remote, self._remote.first_names(remote) if remote else (), strict=True))
+        return [listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])] for each in folders]
+
+    def far(self, locations: Sequence[str]) -> bool:
+        """Whether a file is remote, so that reads wait for a network."""
+        return any(map(is_remote, locations))
+
+    def _digest(self, location: str, size: int) -> bytes:
+        log.warning(
+            "%s: the server sends neither ETag nor Last-Modified, so up to %s of the file are read to tell whether "
+            "it has changed",
+            redact(location),
+            size_text(_DIGESTED),
+        )
+        digest = hashlib.sha256()
+        for begin, end in digest_parts(size, _DIGESTED, _PART):
+            digest.update(self.read([ByteRange(location, begin, end)])[0])
+        return digest.hexdigest().encode()
+
+    def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
+        unknown = [location for location in dict.fromkeys(locations) if location not in self._known]
+        new = [location for location in unknown if location.rpartition("/")[0] + "/" not in self._listed]
+        found = zip(new, self._remote.look_up(new) if new else (), strict=True)
+        self._known.update((location, info) for location, info in found if info is not None)
+        return {location: self._known.get(location) for location in locations}
+
+
+def files_with_cache(folder: Any, limit: Any) -> Files:
+    """Reader of files with a cache of blocks of remote ones in a folder.
+
+    Args:
+        folder: Value of the argument `cache`; None: no cache.
+        limit: Value of the argument `cache_bytes`.
+
+    Raises:
+        ArgumentError: When the limit is too small, or others can write to the folder.
+    """
+    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
+    if folder is None:
+        return Files()
+    from loadax.files.disk_cache import DiskCache
+
+    return Files(DiskCache(local_folder("cache", folder), limit))
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:
+    """Opens a regular file and returns its descriptor; never blocks on a pipe, device or socket.
+
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        folder: Descriptor of the folder that the path begins at; None: the working directory.
+
+    Raises:
+        OSError: When the file can't be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
+    return descriptor
+
+
+def _path(location: str) -> Path:
+    path = local_path(location)
+    assert path is not None
+    return path
+
+
+def _look_up(location: str) -> FileInfo:
+    with _opened(location) as file:
+        return _info(file)
+
+
+def _info(file: BinaryIO) -> FileInfo:
+    status = os.fstat(file.fileno())
+    return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+
+
+def _identity(location: str) -> FileIdentity:
+    with _opened(location) as file:
+        info = _info(file)
+        return FileIdentity(resolved(location), *info, sample_of(file, info.size))
+
+
+def _start(location: str, size: int) -> bytes:
+    with _opened(location) as file:
+        return file.read(size)
+
+
+def _read(byte_range: ByteRange) -> bytes:
+    with _opened(byte_range.location) as file:
+        file.seek(byte_range.start)
+        content = file.read(byte_range.stop - byte_range.start)
+    if len(content) < byte_range.stop - byte_range.start:
+        raise too_short(byte_range)
+    return content
+
+
+def _opened(location: str) -> BinaryIO:
+    try:
+        return os.fdopen(open_regular(_path(location) if "://" in location else location), "rb")  # a Path takes longer
+    except FileNotFoundError:
+        raise no_such_file(location) from None
+    except OSError as error:
+        raise SourceError(f"{location}: the file can't be opened: {error.strerror}") from error

@@ -1,0 +1,232 @@
+"""Opens buckets and web servers by obstore: settings and credentials of the environment, retries, error messages."""
+
+import base64
+import configparser
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from loadax.errors import SourceError, StorageError
+from loadax.files.paths import BUCKETS
+from loadax.redaction import redact, redacted
+
+# Timeout of one read in seconds: far longer than the six tries below take.
+PATIENCE = 300.0
+
+_TRIES = 6
+_RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
+    "max_retries": _TRIES - 1,
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3)},
+    "retry_timeout": timedelta(seconds=PATIENCE),
+}
+STALLED = 10  # seconds without a byte, after which a request is sent again
+# Variables by which a role gets its credentials.
+_ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
+_REGION_URL = "https://{bucket}.s3.amazonaws.com"
+_SCHEMES = (*BUCKETS, "http", "https")
+# A host, and at most a port, at the end of the authority of a URL.
+_HOST = re.compile(r"(?:^|@)(?:\[[^\]@]*\]|[^:@\[\]]*)(?::\d*)?$")
+_STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+# Seconds before the requests are sent again that a server refuses because they are too many: a minute in all, after the
+# retries of obstore or TensorStore, which don't heed `Retry-After`.
+PAUSES = (2.0, 4.0, 8.0, 16.0, 30.0)
+
+_LIMITED = r"(?:status code: |HTTP code )(?:429|503)|SlowDown|TooManyRequests|rateLimitExceeded"
+_EXPIRED = r"ExpiredToken|TokenRefreshRequired|RequestExpired|Request has expired|[Tt]oken (?:is|has) expired"
+# By a part of the message of obstore or TensorStore.
+COMMON_REMEDIES = {
+    _EXPIRED: "the credentials have expired: refresh them, and resume the run from its last state",
+    _LIMITED: "the server limits requests, or is overloaded: use fewer workers and hosts, or go on later from the last "
+    "state",
+}
+_REMEDIES = {
+    **COMMON_REMEDIES,
+    "169.254.169.254": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "AWS_SKIP_SIGNATURE=true for a public bucket",
+    "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
+    "40[13] ": "access was refused: check the credentials in the environment, or in the URL of a web server, and their "
+    "rights",
+    "NoSuchBucket": "check the name of the bucket",
+    "without LOCATION": "set AWS_REGION to the region of the bucket",
+    f"after {_TRIES - 1} retries|request or response body error|operation timed out": f"no answer after {_TRIES} "
+    "tries: is the server up, and the address right?",
+}
+
+
+def split_url(location: str) -> tuple[str, str]:
+    """Splits a URL into that of its bucket or server, with the query, and the key of the object.
+
+    Raises:
+        SourceError: When files at such a URL can't be read; shows it.
+
+    Examples:
+        >>> from loadax.files.object_stores import split_url
+        >>> split_url("https://host:80/a/b%20c.bin?version=2")
+        ('https://host:80?version=2', 'a/b c.bin')
+    """
+    parts = urlsplit(location)
+    check_host(location)
+    if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
+        raise SourceError(
+            f"{location}: files can't be read at such a URL; "
+            "pass a local path, or a file://, s3://, gs://, az://, http:// or https:// URL"
+        )
+    if parts.scheme in BUCKETS and (parts.query or parts.fragment or "@" in parts.netloc):
+        raise SourceError(
+            f"{location}: the URL of a file in a bucket is {parts.scheme}://bucket/key, without user, query and "
+            "fragment; encode a '?' in a key as %3F, and a '#' as %23"
+        )
+    query = f"?{parts.query}" if parts.query else ""
+    key = unquote(parts.path)
+    key = key[1:] if parts.scheme in BUCKETS else key.lstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{query}", key
+
+
+def check_host(location: str) -> None:
+    """Refuses the URL of a web server whose host is cut short by a character of a password.
+
+    Raises:
+        SourceError: When the port is not a number; shows the URL without the password.
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("http", "https") and not _HOST.search(parts.netloc):
+        raise SourceError(
+            f"{location}: the port is not a number; in a user name and a password encode '/' as %2F, '?' as %3F, '#' "
+            "as %23, '@' as %40 and ':' as %3A"
+        )
+
+
+def basic_authorization(url: str) -> tuple[str, dict[str, str]]:
+    """Splits a URL into that without user name and password, and the header that sends these.
+
+    Examples:
+        >>> from loadax.files.object_stores import basic_authorization
+        >>> basic_authorization("https://me:p%40ss@host:80/a.npy")
+        ('https://host:80/a.npy', {'Authorization': 'Basic bWU6cEBzcw=='})
+        >>> basic_authorization("https://host/a.npy")
+        ('https://host/a.npy', {})
+    """
+    parts = urlsplit(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    user, _, password = credentials.partition(":")
+    encoded = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {encoded}"}
+
+
+def open_object_store(url: str) -> Any:
+    """Opens the bucket or web server at a URL from `split_url`; sends no request, except to find a bucket's region.
+
+    Raises:
+        SourceError: When the bucket can't be opened with the settings of the environment; shows its URL.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+    parts = urlsplit(url)
+    options: Any = {
+        "retry_config": _RETRIES,
+        "client_options": {
+            "allow_http": True,
+            "read_timeout": timedelta(seconds=STALLED),
+            "timeout": timedelta(seconds=PATIENCE),
+        },
+    }
+    try:
+        match parts.scheme:
+            case "s3":
+                return S3Store(parts.netloc, config=_s3_settings(parts.netloc), **options)
+            case "gs":
+                own = os.environ.get("TENSORSTORE_GCS_HTTP_URL")  # of a test server, as TensorStore names it
+                settings: Any = {"base_url": own, "skip_signature": True} if own else None
+                return GCSStore(parts.netloc, config=settings, **options)
+            case "az":
+                return AzureStore(parts.netloc, **options)
+            case _:
+                plain, headers = basic_authorization(url)
+                options["client_options"]["default_headers"] = headers
+                return HTTPStore(plain, **options)
+    except (BaseError, ValueError) as error:
+        raise failure(error, url) from redacted(error)
+
+
+def is_limited(message: str) -> bool:
+    """Whether a message says that a server limits requests: 429, or 503, with which S3 says SlowDown."""
+    return re.search(_LIMITED, message) is not None
+
+
+def is_expired(message: str) -> bool:
+    """Whether a message says that credentials were right, but have expired."""
+    return re.search(_EXPIRED, message) is not None
+
+
+def failure(error: Exception, name: str) -> StorageError:
+    """Error of a request: `name`, the cause and a remedy, without the response's body and obstore's own dump."""
+    text = str(error).partition("\n\nDebug source")[0]
+    status, code = _STATUS.search(text), _CODE.search(text)
+    brief = text.partition(" - ")[2] or text.partition("error: ")[2] or text
+    if status:
+        brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
+    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
+    return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
+
+
+def _s3_settings(bucket: str) -> Any:
+    """Settings that obstore does not take from the environment itself: profiles, regions, empty variables."""
+    settings: dict[str, Any] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    profile = _aws_profile()
+    if endpoint:
+        settings["endpoint"] = settings["aws_endpoint_url_s3"] = endpoint
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or profile.get("region")
+    settings["region"] = region or ("us-east-1" if endpoint else _region_of(bucket))
+    if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
+        return settings
+    if "aws_access_key_id" in profile:
+        settings["access_key_id"] = profile["aws_access_key_id"]
+        settings["secret_access_key"] = profile.get("aws_secret_access_key", "")
+        if "aws_session_token" in profile:
+            settings["session_token"] = profile["aws_session_token"]
+    elif os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and _ROLES.isdisjoint(os.environ):
+        settings["skip_signature"] = True  # nothing is left to ask for credentials
+    return settings
+
+
+def _aws_profile() -> dict[str, str]:
+    """The profile of AWS's own files: keys and region."""
+    name = os.environ.get("AWS_PROFILE", "default")
+    found: dict[str, str] = {}
+    for variable, file, section in (
+        ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
+    ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(Path(os.environ.get(variable) or file).expanduser(), encoding="utf-8")
+        except configparser.Error:
+            continue  # as if there were none: the file may be for tools that read it otherwise
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    return found
+
+
+def _region_of(bucket: str) -> str:
+    """Asks S3 for the region of a bucket: it says so in any answer, also without credentials."""
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(_REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
+    try:
+        with urllib.request.urlopen(request, timeout=STALLED) as response:  # noqa: S310
+            headers = response.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except (OSError, ValueError):
+        return "us-east-1"
+    return str(headers.get("x-amz-bucket-region") or "us-east-1")

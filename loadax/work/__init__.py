@@ -1,0 +1,1 @@
+"""Work elsewhere: how code and data travel, and the tasks of executors."""

@@ -1,0 +1,139 @@
+"""Requests that a server refuses because they are too many, and credentials that expire, for files and for zarr."""
+
+import logging
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loadax
+from loadax.errors import StorageError
+from loadax.files import attempts
+from loadax.files.files import Files
+from loadax.sources.zarr import array
+from tests.servers import faults
+from tests.servers.faults import Fault, FaultProxy
+from tests.servers.s3 import S3Server
+from tests.servers.web import Asked, Sent, WebServer
+
+pytest_plugins = ["tests.servers.fixtures"]
+
+LIMITED = r"the server limits requests, or is overloaded: use fewer workers and hosts, or go on later from the last"
+EXPIRED = r"the credentials have expired: refresh them, and resume the run from its last state"
+RETRIES = 6
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(array, "PAUSES", (0.01, 0.02))
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries of obstore and TensorStore without their pauses."""
+    from datetime import timedelta
+
+    from loadax.files import kvstore, object_stores
+
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2)}
+    monkeypatch.setitem(object_stores._RETRIES, "backoff", backoff)
+    monkeypatch.setitem(kvstore._BACKOFF, "initial_delay", "1ms")
+    monkeypatch.setitem(kvstore._BACKOFF, "max_delay", "2ms")
+
+
+@pytest.fixture
+def zarr(s3_server: S3Server, s3_proxy: FaultProxy, tmp_path: Path) -> str:
+    """A store in a bucket, beside `t.npy`."""
+    bucket = s3_server.bucket()
+    loadax.write_zarr(loadax.from_arrays({"x": np.arange(64)}), tmp_path / "z", chunk_rows=8, shard_rows=16)
+    np.save(tmp_path / "t.npy", np.arange(64))
+    np.arange(65, dtype=np.uint16).tofile(tmp_path / "t.bin")
+    s3_server.upload(tmp_path, bucket)
+    return f"s3://{bucket}"
+
+
+def tokens(url: str) -> loadax.Dataset:
+    return loadax.from_tokens(url, seq_len=1, dtype=np.uint16)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("retry_after", [{}, {"Retry-After": "5"}])
+def test_limit_is_waited_for(
+    status: int, retry_after: dict[str, str], no_backoff: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit outlasts obstore's own retries twice."""
+    content = np.arange(1000, dtype=np.uint16).tobytes()
+
+    def answer(asked: Asked) -> Sent:
+        if 1 <= asked.number <= 2 * RETRIES:
+            return Sent(status, headers=retry_after)
+        start, stop = asked.cut(content)
+        return Sent(206, content[start:stop], {"Content-Range": f"bytes {start}-{stop - 1}/{len(content)}"})
+
+    with closing(WebServer(answer)) as server:
+        data = loadax.from_tokens(f"{server.url}/t.bin", seq_len=100, dtype=np.uint16)
+        assert int(data[3]["tokens"][0]) == 300
+        assert len(server.log) == 2 * RETRIES + 2
+    assert f"/t.bin, bytes 600 to 801: the server limits requests ({status}); it is requested again" in caplog.text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_limit_that_stays_names_the_remedy(status: int, no_backoff: None) -> None:
+    with closing(WebServer(lambda _: Sent(status, headers={"Retry-After": "5"}))) as server:
+        with pytest.raises(StorageError, match=rf"/t.bin: the server answered {status} .*; {LIMITED} state"):
+            Files().sizes([f"{server.url}/t.bin"])
+        assert len(server.log) == 3 * RETRIES  # so it ends
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_limits_of_a_bucket(
+    status: int, zarr: str, s3_proxy: FaultProxy, no_backoff: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reads of files, listings, and reads of zarr wait for twelve refusals, and name the remedy after eighteen."""
+    files, stored = loadax.from_npy(f"{zarr}/t.npy"), loadax.from_zarr(f"{zarr}/z")
+    reads: dict[str, Any] = {
+        "zarr": lambda row: int(stored[row]["x"]),
+        "npy": lambda row: int(files[row]),
+        "list": lambda row: int(tokens(f"{zarr}/*.bin")[row]["tokens"][0]),
+    }
+    caplog.set_level(logging.WARNING, "loadax")
+    for name, read in reads.items():
+        s3_proxy.add(fault := Fault("status", status=status, times=2 * RETRIES))
+        assert (name, read(9)) == (name, 9)
+        assert fault.hits == 2 * RETRIES
+        s3_proxy.clear()
+        caplog.clear()
+        s3_proxy.add(fault := Fault("status", status=status))
+        with pytest.raises(StorageError, match=LIMITED):
+            read(60)  # of another shard, since TensorStore caches their indices
+        assert fault.hits == 3 * RETRIES
+        assert "limits requests" in caplog.text
+        s3_proxy.clear()
+    s3_proxy.add(Fault("status", status=status))
+    with pytest.raises(StorageError, match=LIMITED):
+        loadax.from_zarr(f"{zarr}/z")
+
+
+def test_expired_credentials(zarr: str, s3_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(faults._S3_CODES, 400, "ExpiredToken")
+    files, stored = loadax.from_npy(f"{zarr}/t.npy"), loadax.from_zarr(f"{zarr}/z")
+    s3_proxy.add(Fault("status", status=400))
+    for read in (
+        lambda: files[9],
+        lambda: stored[9],
+        lambda: tokens(f"{zarr}/*.bin"),
+        lambda: loadax.from_zarr(f"{zarr}/z"),
+    ):
+        with pytest.raises(StorageError, match=EXPIRED):
+            read()
+    s3_proxy.clear()  # as after new credentials in the environment
+    assert int(files[9]) == int(stored[9]["x"]) == 9
+
+
+def test_a_missing_file_is_asked_for_once() -> None:
+    with closing(WebServer(lambda _: Sent(404))) as server:
+        assert Files().exists([f"{server.url}/none"]) == [False]
+        assert len(server.log) == 1
