@@ -30,8 +30,8 @@ import numpy as np
 import psutil
 
 import loadax
-from loadax.row_index.scan import Run, row_work
 from loadax.kept import kept_pass
+from loadax.row_index.scan import Run, row_work
 from loadax.work.pickling import dump
 
 FILES, WORKERS, TASKS = 20, 2, 500

@@ -8,7 +8,7 @@ import pytest
 
 from loadax import Dataloader, from_arrays
 from tests.clocks import Machine
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 
 @pytest.fixture

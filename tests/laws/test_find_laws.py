@@ -29,7 +29,7 @@ from loadax.plan.subset import Excluding
 from loadax.plan.zip import Zipped
 from loadax.protocols import Order
 from tests.limits import examples
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 SMALL = st.integers(1, 9)
 MOST = 120  # positions an epoch

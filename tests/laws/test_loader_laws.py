@@ -35,7 +35,7 @@ from tests.loader.oracle import (
     assert_placed,
     mesh_of,
 )
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 ROWS = 90
 

@@ -11,7 +11,7 @@ from loadax.plan.block_shuffle import BlockShuffled
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.protocols import Order, Visits
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 
 def rows(plan: BatchPlan, step: int) -> list[int]:

@@ -14,7 +14,7 @@ from loadax.plan.pack import ALL, Arrays, PackOptions, check_arrays, packed, pla
 from loadax.protocols import Integers
 from tests.laws.chain_verbs import Packing, packed_rows, width
 from tests.limits import examples
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any)
 

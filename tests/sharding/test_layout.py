@@ -4,7 +4,7 @@ from loadax.core.intervals import merge
 from loadax.sharding import plan_mesh
 from loadax.sharding.layout import ColumnGroup, LeafLayout, MeshGrid, plan_leaf, positions
 from loadax.sharding.mesh import grid_of
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 CHECKER = MeshGrid(("x", "y"), np.array([[0, 0, 1, 1], [1, 1, 0, 0]]), process=0)
 

@@ -12,7 +12,7 @@ from loadax.errors import ArgumentError, MeshError
 from loadax.sharding import compat, data_parallel, fully_sharded, hybrid, plan_mesh
 from loadax.sharding.mesh import axis_sizes, current_mesh, grid_of, resolve_mesh
 from tests.meshes import ZOO
-from tests.work import lines_of, peak_of
+from tests.work_counts import lines_of, peak_of
 
 AUTO = AxisType.Auto
 

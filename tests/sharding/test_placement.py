@@ -24,7 +24,7 @@ from loadax.sharding.layout import LeafLayout, plan_leaf
 from loadax.sharding.mesh import grid_of
 from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
 from loadax.sharding.placer import Placer
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 FULL, REPLICATED = DataPartitionType.FULL, DataPartitionType.REPLICATED
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit

@@ -14,7 +14,8 @@ from pyarrow import parquet
 
 import loadax
 from loadax.errors import SourceError
-from loadax.sources import formats, magic
+from loadax.files import magic
+from loadax.sources import formats
 from loadax.sources.format import Format
 from loadax.sources.formats import FORMATS
 from tests.sources.advice import follow

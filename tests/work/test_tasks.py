@@ -14,9 +14,10 @@ import joblib  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, strategies as st
 
-from loadax.core import patience, tasks
+from loadax.core import patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.kept import kept_pass
+from loadax.work import tasks
 from loadax.work.tasks import Raised, TaskRun
 
 MOST = 400  # steps of a simulation with faults; after these, all that is submitted ends well

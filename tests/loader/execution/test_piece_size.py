@@ -15,7 +15,7 @@ from loadax.loader.metrics.stages import StageClock
 from loadax.loader.metrics.stats import Timing
 from loadax.sharding import data_parallel
 from tests.clocks import Machine
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 ELSEWHERE = 0.012
 """CPU seconds of a piece that another process reads."""

@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError, RowIndexError
 from loadax.loader.inspection.digest import DigestedSteps, digest_of
 from loadax.plan.batches import BatchPlan
 from loadax.sharding import data_parallel, plan_mesh
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 TREE = {"x": np.arange(100) * 3, "y": np.arange(200.0).reshape(100, 2)}
 DATA = from_arrays(TREE).shuffle(2)

@@ -34,7 +34,7 @@ from tests.limits import HANG
 from tests.loader.oracle import ColumnSource, ReadSource, mesh_of
 from tests.meshes import ZOO, MeshCase
 from tests.sources.chunked import ChunkedSource
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 ROOT = Path(__file__).parents[3]
 ROWS, BATCH = 96, 16

@@ -15,7 +15,7 @@ from loadax.loader.metrics.timeline import Bar, Recorder, Timeline
 from loadax.loader.reports.bottleneck import report
 from loadax.loader.reports.chrome_trace import write_chrome_trace
 from tests.clocks import Machine
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 
 def test_only_the_last_events_are_kept() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loadax.loader.workers.payload import PickledPayload, pack, unpack
 from tests.loader.workers import maps
-from tests.work import lines_of
+from tests.work_counts import lines_of
 
 Array = NDArray[Any]
 ROWS, COLUMNS = 100, 30
