@@ -117,7 +117,8 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch misspelt names
+# so that type checkers see the imports above, and catch misspelt names
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:

@@ -21,7 +21,8 @@ from loadax.reader import DISTINCT, readers_of_parts
 from loadax.sources.library import comes_from
 
 _MOST_UNITS = 1 << 16  # sum of the weights of a block of a mixture before version 3
-_MOST_OFF = Fraction(101, 100)  # of a share that is rounded, beyond which there is a warning
+# of a share that is rounded, beyond which there is a warning
+_MOST_OFF = Fraction(101, 100)
 _MOST_DIGITS = 17  # behind the first one, which tell any float64 from others
 
 
@@ -38,7 +39,10 @@ def concat(datasets: Sequence[Any], version: int = DISTINCT) -> Dataset:
         ArgumentError: When `datasets` is empty, or an entry is not a dataset.
         LeafError: When their element specs differ.
     """
-    parts = [as_dataset(dataset) for dataset in _listed(datasets, "datasets: concat([one, other])")]
+    parts = [
+        as_dataset(dataset)
+        for dataset in _listed(datasets, "datasets: concat([one, other])")
+    ]
     if not parts:
         raise ArgumentError("concat() got no datasets; pass at least one")
     if any(part.is_stream for part in parts):
@@ -46,11 +50,19 @@ def concat(datasets: Sequence[Any], version: int = DISTINCT) -> Dataset:
     for index, part in enumerate(parts[:-1]):
         if len(part) >= ENDLESS:
             raise ArgumentError(
-                f"concat: part {index} is endless; pass it last, mix() it, or pass ds.subset_per_epoch(range(n))"
+                f"concat: part {index} is endless; pass it last, mix() it, or pass "
+                "ds.subset_per_epoch(range(n))"
             )
-    order = Concatenated(tuple(part.order for part in parts), tuple(len(part.source) for part in parts))
+    order = Concatenated(
+        tuple(part.order for part in parts), tuple(len(part.source) for part in parts)
+    )
     _warn_of_other_numbers("concat", parts)
-    return Dataset(ConcatenatedSource(readers_of_parts([part.reader for part in parts], version)), order)
+    return Dataset(
+        ConcatenatedSource(
+            readers_of_parts([part.reader for part in parts], version)
+        ),
+        order,
+    )
 
 
 def mix(
@@ -101,25 +113,40 @@ def mix(
         (6, 2)
     """
     if not isinstance(datasets, Mapping):
-        datasets = {str(index): each for index, each in enumerate(_listed(datasets, "datasets, or a dict of them"))}
+        datasets = {
+            str(index): each
+            for index, each in enumerate(
+                _listed(datasets, "datasets, or a dict of them")
+            )
+        }
     named = dict(datasets)
     if not named:
         raise ArgumentError("mix() got no datasets; pass at least one")
     for name in named:
         if not isinstance(name, str):
-            raise ArgumentError(f"mix: a dataset is named {name!r}; pass a str, since weights by int are a schedule")
+            raise ArgumentError(
+                f"mix: a dataset is named {name!r}; pass a str, since weights by int "
+                "are a schedule"
+            )
     parts = {name: as_dataset(dataset) for name, dataset in named.items()}
     for name, part in parts.items():
         if not part.order.size:
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
     choice("stop", stop, get_args(Stop))
-    choice("by", by, ("example", "step"), "'example' or 'step': what a schedule counts")
+    choice(
+        "by", by, ("example", "step"), "'example' or 'step': what a schedule counts"
+    )
     version = integer("version", version)
     if version not in (1, 2, EVEN):
-        raise ArgumentError(f"version={version}: pass {EVEN}, or 1 or 2 to go on with a run that began with it")
+        raise ArgumentError(
+            f"version={version}: pass {EVEN}, or 1 or 2 to go on with a run that "
+            "began with it"
+        )
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
-    readers = readers_of_parts([part.reader for part in parts.values()], DISTINCT if version == EVEN else 1)
+    readers = readers_of_parts(
+        [part.reader for part in parts.values()], DISTINCT if version == EVEN else 1
+    )
     source = ConcatenatedSource(readers, "mix", list(parts))
     order = Mixed(
         tuple(part.order for part in parts.values()),
@@ -163,7 +190,10 @@ def zip(datasets: Any, *others: Any, version: int = DISTINCT) -> Dataset:
         [4, 9]
     """
     if others or not isinstance(datasets, Mapping | tuple | list):
-        raise ArgumentError(f"datasets={shown(datasets)}: pass a dict, tuple or list of datasets: zip((one, other))")
+        raise ArgumentError(
+            f"datasets={shown(datasets)}: pass a dict, tuple or list of datasets: "
+            "zip((one, other))"
+        )
     parts, structure = flatten(datasets, _is_part)
     if not parts:
         raise ArgumentError("zip() got no datasets; pass at least one")
@@ -173,7 +203,8 @@ def zip(datasets: Any, *others: Any, version: int = DISTINCT) -> Dataset:
 def _is_part(node: Any) -> bool:
     """Whether an entry is one dataset rather than a container of several."""
     one = comes_from(node, "xarray", "Dataset") or comes_from(node, "h5py", "Group")
-    splits = comes_from(node, "datasets", "DatasetDict", "IterableDatasetDict")  # refused, with advice
+    # refused, with advice
+    splits = comes_from(node, "datasets", "DatasetDict", "IterableDatasetDict")
     return one or splits or not isinstance(node, Mapping | tuple | list)
 
 
@@ -187,24 +218,41 @@ def _part(data: Any, path: str) -> Dataset:
         return as_dataset(data)
     except ArgumentError as error:
         in_list = re.search(r"\[\d+\]", path) is not None
-        hint = "; in zip() a list holds datasets: for a list of examples pass loadax.from_source(examples)"
-        raise ArgumentError(f"{path or 'datasets'}: {error}{hint * in_list}") from error
+        hint = (
+            "; in zip() a list holds datasets: for a list of examples pass "
+            "loadax.from_source(examples)"
+        )
+        raise ArgumentError(
+            f"{path or 'datasets'}: {error}{hint * in_list}"
+        ) from error
 
 
 def _listed(datasets: Any, noun: str) -> list[Any]:
     if isinstance(datasets, Dataset):  # it is iterable, but yields examples
-        raise ArgumentError(f"datasets={shown(datasets)} is one dataset: pass a list of {noun}")
+        raise ArgumentError(
+            f"datasets={shown(datasets)} is one dataset: pass a list of {noun}"
+        )
     return entries("datasets", datasets, noun)
 
 
 def _segments(weights: Any, names: list[str], version: int) -> tuple[Segment, ...]:
-    scheduled = isinstance(weights, Mapping) and bool(weights) and all(type(key) is int for key in weights)
+    scheduled = (
+        isinstance(weights, Mapping)
+        and bool(weights)
+        and all(type(key) is int for key in weights)
+    )
     if not scheduled:
         return (Segment(0, _units(weights, names, "weights", version)),)
     starts = list(weights)
     if starts[0] != 0 or starts != sorted(set(starts)):
-        raise ArgumentError(f"weights are scheduled from the examples {starts}; begin at 0, in ascending order")
-    return tuple(Segment(start, _units(entry, names, f"weights[{start}]", version)) for start, entry in weights.items())
+        raise ArgumentError(
+            f"weights are scheduled from the examples {starts}; begin at 0, in "
+            "ascending order"
+        )
+    return tuple(
+        Segment(start, _units(entry, names, f"weights[{start}]", version))
+        for start, entry in weights.items()
+    )
 
 
 def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
@@ -215,29 +263,51 @@ def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
         for theirs in (other.get(path, {}).get("classes", []) for other in others):
             if own[: len(theirs)] != theirs[: len(own)]:
                 warnings.warn(
-                    f"{verb}: parts number the names of leaf {path!r} differently, {shown(own)} and {shown(theirs)}; "
-                    f"number them alike, those of tables by classes={{{path!r}: […]}}",
+                    f"{verb}: parts number the names of leaf {path!r} differently, "
+                    f"{shown(own)} and {shown(theirs)}; number them alike, those of "
+                    f"tables by classes={{{path!r}: […]}}",
                     stacklevel=3,
                 )
                 break
 
 
-def _units(weights: Any, names: list[str], label: str, version: int) -> tuple[int, ...]:
+def _units(
+    weights: Any, names: list[str], label: str, version: int
+) -> tuple[int, ...]:
     """Weights of one block as integers without a common divisor."""
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
-            raise ArgumentError(f"{label} are for {sorted(map(str, weights))}, not {names}; pass one for each dataset")
+            raise ArgumentError(
+                f"{label} are for {sorted(map(str, weights))}, not {names}; pass one "
+                "for each dataset"
+            )
         given = [weights[name] for name in names]
-    elif (isinstance(weights, Sequence) and not isinstance(weights, str)) or getattr(weights, "ndim", 0) == 1:
+    elif (isinstance(weights, Sequence) and not isinstance(weights, str)) or getattr(
+        weights, "ndim", 0
+    ) == 1:
         given = list(weights)
         if len(given) != len(names):
-            raise ArgumentError(f"{label} has {len(given)} numbers for {len(names)} datasets; pass one for each")
+            raise ArgumentError(
+                f"{label} has {len(given)} numbers for {len(names)} datasets; pass "
+                "one for each"
+            )
     else:
-        raise ArgumentError(f"{label}={weights!r}: pass a dict of weights by name, or a sequence of them")
-    exact = [_fraction(weight, f"{label}[{names[index]!r}]", version) for index, weight in enumerate(given)]
+        raise ArgumentError(
+            f"{label}={weights!r}: pass a dict of weights by name, or a sequence of "
+            "them"
+        )
+    exact = [
+        _fraction(weight, f"{label}[{names[index]!r}]", version)
+        for index, weight in enumerate(given)
+    ]
     if not any(exact):
-        raise ArgumentError(f"{label} are all zero; give at least one dataset a positive weight")
-    most = MOST_SLOTS if version == EVEN else _MOST_UNITS
+        raise ArgumentError(
+            f"{label} are all zero; give at least one dataset a positive weight"
+        )
+    if version == EVEN:
+        most = MOST_SLOTS
+    else:
+        most = _MOST_UNITS
     units = whole_weights(exact, most)
     if sum(units) >= most:
         _warn_of_rounding(units, exact, names, label, version)
@@ -245,18 +315,30 @@ def _units(weights: Any, names: list[str], label: str, version: int) -> tuple[in
 
 
 def _warn_of_rounding(
-    units: Sequence[int], exact: Sequence[Fraction], names: Sequence[str], label: str, version: int
+    units: Sequence[int],
+    exact: Sequence[Fraction],
+    names: Sequence[str],
+    label: str,
+    version: int,
 ) -> None:
     """Warns if a dataset is drawn noticeably more or less often than its weight says."""
     per_unit = sum(exact) / sum(units)
-    times = {name: units[part] * per_unit / exact[part] for part, name in enumerate(names) if exact[part]}
+    times = {
+        name: units[part] * per_unit / exact[part]
+        for part, name in enumerate(names)
+        if exact[part]
+    }
     worst = max(times, key=lambda name: max(times[name], 1 / times[name]))
     if 1 / _MOST_OFF <= times[worst] <= _MOST_OFF:
         return
-    remedy = f"a new run can pass version={EVEN}" if version < EVEN else "leave out datasets of such tiny weights"
+    if version < EVEN:
+        remedy = f"a new run can pass version={EVEN}"
+    else:
+        remedy = "leave out datasets of such tiny weights"
     warnings.warn(
-        f"mix: {label} in lowest terms have a larger sum than {sum(units):,}, to which they are rounded, so dataset "
-        f"{worst!r} is drawn {float(times[worst]):.3g} times as often as its weight says; {remedy}",
+        f"mix: {label} in lowest terms have a larger sum than {sum(units):,}, to "
+        f"which they are rounded, so dataset {worst!r} is drawn "
+        f"{float(times[worst]):.3g} times as often as its weight says; {remedy}",
         stacklevel=5,
     )
 

@@ -29,7 +29,13 @@ from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.errors import ArgumentError, RowIndexError, StreamError
-from loadax.plan.order import check_fixed_rows, check_streams, depth, depth_first, has_stream
+from loadax.plan.order import (
+    check_fixed_rows,
+    check_streams,
+    depth,
+    depth_first,
+    has_stream,
+)
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.protocols import (
@@ -47,19 +53,30 @@ from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import BaseSource, inner_functions
 from loadax.sources.checks import check_rows, chunk_rows
-from loadax.transforms import DEFAULT_SEED, BatchMap, Map, Transform, checked_function, checked_seed
+from loadax.transforms import (
+    DEFAULT_SEED,
+    BatchMap,
+    Map,
+    Transform,
+    checked_function,
+    checked_seed,
+)
 
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
-_MANY_ROWS, _MANY_BYTES = 4, 8 << 10
+_MANY_ROWS = 4
+_MANY_BYTES = 8 << 10
 _MOST_VERBS = 100  # well below Python's recursion limit: verbs are nested calls
-_NEEDED: Any = None  # default of required arguments whose error says more than Python's
-_MOST_ROWS = 1 << 30  # limit of block, window and lanes each, so that their product fits
+# default of required arguments whose error says more than Python's
+_NEEDED: Any = None
+# limit of block, window and lanes each, so that their product fits
+_MOST_ROWS = 1 << 30
 _RNG_HINT = "; pass the seed of the generators as seed="
 # Verbs of which a part has single rows, as they are described
 _DRAWN = {"split", "split_by", "select", "first epoch"}
-_WINDOW = 4  # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
+# blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
+_WINDOW = 4
 
 
 @final
@@ -85,13 +102,20 @@ class Dataset:
     _made_of: tuple[Reader, Order, tuple[Any, ...]] | None = None
 
     # Not a dataclass: `dataclasses.asdict` of a configuration would make a dict of it.
-    def __init__(self, source: BaseSource, order: Order | None = None, maps: tuple[Transform, ...] = ()):
-        order = Sequential(len(source), source.traits.own_epochs) if order is None else order
+    def __init__(
+        self,
+        source: BaseSource,
+        order: Order | None = None,
+        maps: tuple[Transform, ...] = (),
+    ):
+        if order is None:
+            order = Sequential(len(source), source.traits.own_epochs)
         vars(self).update(source=source, order=order, maps=maps)
         if depth(order) > _MOST_VERBS:
             raise ArgumentError(
-                f"this dataset is a chain of more than {_MOST_VERBS} verbs; if a loop calls one, call it once instead: "
-                "concat() with a list of all datasets, one slice, exclude() with all rows"
+                f"this dataset is a chain of more than {_MOST_VERBS} verbs; if a "
+                "loop calls one, call it once instead: concat() with a list of all "
+                "datasets, one slice, exclude() with all rows"
             )
         check_streams(order)
 
@@ -107,13 +131,21 @@ class Dataset:
 
     def __getstate__(self) -> dict[str, Any]:
         known = {**vars(self), "source": self.source, "order": self.order}
-        return {name: value for name, value in known.items() if name not in ("_make", "_made_of")}
+        return {
+            name: value
+            for name, value in known.items()
+            if name not in ("_make", "_made_of")
+        }
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}; verbs return a new dataset")
+        raise FrozenInstanceError(
+            f"cannot assign to field {name!r}; verbs return a new dataset"
+        )
 
     def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field {name!r}; verbs return a new dataset")
+        raise FrozenInstanceError(
+            f"cannot delete field {name!r}; verbs return a new dataset"
+        )
 
     def __deepcopy__(self, _: object) -> "Dataset":
         return self  # it never changes
@@ -124,15 +156,21 @@ class Dataset:
 
     def __repr__(self) -> str:
         verbs = self.verbs[1:]  # the source tells of what comes before
-        shown = "".join(verb if verb.startswith("[") else f".{verb}" for verb in verbs)
+        shown = "".join(
+            verb if verb.startswith("[") else f".{verb}" for verb in verbs
+        )
         if self.is_stream:
             return redact(f"Dataset({self.source!r}{shown})")
-        return redact(f"Dataset({self._length_text()} rows of {self.source!r}{shown})")
+        return redact(
+            f"Dataset({self._length_text()} rows of {self.source!r}{shown})"
+        )
 
     def _length_text(self) -> str:
         if self.order.by_step:
             return "step-scheduled"
-        return "endless" if self.order.size >= MOST_POSITIONS else str(len(self))
+        if self.order.size >= MOST_POSITIONS:
+            return "endless"
+        return str(len(self))
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
@@ -143,7 +181,9 @@ class Dataset:
         zero = np.zeros(1, np.int64)
         # A mixture that is scheduled by step has rows, but no length yet.
         some = self.order.by_step or self.order.size
-        return Reader(self.source, self.maps, self.order.visits(zero, zero) if some else None)
+        return Reader(
+            self.source, self.maps, self.order.visits(zero, zero) if some else None
+        )
 
     def probed_at(self, visits: Visits | None) -> "Dataset":
         """The same dataset, with its spec inferred from the example at this visit instead of the first one."""
@@ -178,7 +218,9 @@ class Dataset:
         """
         where = check_rows(positions, len(self), "position")
         epoch = integer("epoch", epoch, 0, MOST_POSITIONS // max(1, len(self)))
-        return self.reader.read_visits(self.order.visits(np.full_like(where, epoch), where))
+        return self.reader.read_visits(
+            self.order.visits(np.full_like(where, epoch), where)
+        )
 
     def __getitem__(self, index: Any) -> Any:
         """The example at position i of epoch 0, `ds[i]`, or a dataset of several positions.
@@ -191,14 +233,27 @@ class Dataset:
             from loadax.plan.slice import Sliced
 
             chosen = range(*index.indices(len(self)))
-            return self._part(Sliced(self.order, chosen.start, chosen.step, len(chosen)))
+            return self._part(
+                Sliced(self.order, chosen.start, chosen.step, len(chosen))
+            )
         if isinstance(index, list | range) or dimensions(index):
             return self._select(index, "index")
-        position = integer("index", index, remedy="a position, an int; a leaf of its example is data[0]['name']")
+        position = integer(
+            "index",
+            index,
+            remedy="a position, an int; a leaf of its example is data[0]['name']",
+        )
         if not -len(self) <= position < len(self):
-            raise RowIndexError(f"position {position} is out of range for a dataset of length {len(self)}")
+            raise RowIndexError(
+                f"position {position} is out of range for a dataset of length "
+                f"{len(self)}"
+            )
         if self.reader.traits.reads_examples:  # shapes may differ
-            return self.reader.examples(self.order.visits(np.zeros(1, np.int64), np.array([position % len(self)])))[0]
+            return self.reader.examples(
+                self.order.visits(
+                    np.zeros(1, np.int64), np.array([position % len(self)])
+                )
+            )[0]
         return map_leaves(lambda leaf: leaf[0], self.read([position % len(self)]))
 
     def __iter__(self) -> Iterator[Any]:
@@ -250,49 +305,93 @@ class Dataset:
             >>> sorted(np.concatenate(batches).tolist()) == list(range(80))
             True
         """
-        seed = integer("seed", seed, most=None, remedy="an int, as in shuffle(seed=0); each epoch gets another order")
+        seed = integer(
+            "seed",
+            seed,
+            most=None,
+            remedy="an int, as in shuffle(seed=0); each epoch gets another order",
+        )
         if any(below.mixes for below in depth_first(self.order)):
             raise ArgumentError(
-                "shuffle() after mix() would break its proportions; call it before: mix({name: ds.shuffle(seed)}, …)"
+                "shuffle() after mix() would break its proportions; call it before: "
+                "mix({name: ds.shuffle(seed)}, …)"
             )
         if self.is_stream:
-            others = {"block": block, "window": window, "lanes": None if lanes == _LANES else lanes}
+            others = {
+                "block": block,
+                "window": window,
+                "lanes": None if lanes == _LANES else lanes,
+            }
             return self._shuffled_stream(seed, buffer_size, **others)
         if buffer_size is not None:
             raise ArgumentError(
-                f"buffer_size={shown(buffer_size)} is for streams; all rows of this dataset are shuffled, without a "
-                f"buffer: data.shuffle(seed={seed})"
+                f"buffer_size={shown(buffer_size)} is for streams; all rows of this "
+                f"dataset are shuffled, without a buffer: data.shuffle(seed={seed})"
             )
         if block is None:
             if window is not None or lanes != _LANES:
-                which = f"window={window}" if window is not None else f"lanes={lanes}"
-                raise ArgumentError(f"{which} needs block=, the number of rows of a block; pass block= as well")
+                if window is not None:
+                    which = f"window={window}"
+                else:
+                    which = f"lanes={lanes}"
+                raise ArgumentError(
+                    f"{which} needs block=, the number of rows of a block; pass "
+                    "block= as well"
+                )
             self._warn_of_chunks()
             return self._with(Shuffled(self.order, seed))
         from loadax.plan.block_shuffle import BlockShuffled
 
-        chunk = chunk_rows(self.source) if isinstance(block, str) or window is None else None
+        if isinstance(block, str) or window is None:
+            chunk = chunk_rows(self.source)
+        else:
+            chunk = None
         if isinstance(block, str):
-            choice("block", block, ["chunks"], "a number of rows, or 'chunks' for the chunk size of the source")
+            choice(
+                "block",
+                block,
+                ["chunks"],
+                "a number of rows, or 'chunks' for the chunk size of the source",
+            )
             if chunk is None:
                 raise ArgumentError(
-                    f"block='chunks': {self.source!r} has no chunks, or is a concat() of which a part has none or is "
-                    f"mapped before it: map after concat(), or use shuffle(seed={seed})"
+                    f"block='chunks': {self.source!r} has no chunks, or is a "
+                    "concat() of which a part has none or is mapped before it: map "
+                    f"after concat(), or use shuffle(seed={seed})"
                 )
             block = chunk
-        block, lanes = integer("block", block, 1, _MOST_ROWS), integer("lanes", lanes, 1, _MOST_ROWS)
+        block = integer("block", block, 1, _MOST_ROWS)
+        lanes = integer("lanes", lanes, 1, _MOST_ROWS)
         if window is None:
-            open_bytes = lanes * block * self.reader.source_row_bytes if chunk is not None and len(self) else 0
+            if chunk is not None and len(self):
+                open_bytes = lanes * block * self.reader.source_row_bytes
+            else:
+                open_bytes = 0
             window = max(1, min(_WINDOW, _OPEN_BYTES // max(1, open_bytes)))
-        return self._with(BlockShuffled(self.order, seed, block, integer("window", window, 1, _MOST_ROWS), lanes))
+        return self._with(
+            BlockShuffled(
+                self.order,
+                seed,
+                block,
+                integer("window", window, 1, _MOST_ROWS),
+                lanes,
+            )
+        )
 
-    def _shuffled_stream(self, seed: int, buffer_size: int | None, **others: Any) -> "Dataset":
+    def _shuffled_stream(
+        self, seed: int, buffer_size: int | None, **others: Any
+    ) -> "Dataset":
         from loadax.plan.stream import StreamOrder, lane_verbs
         from loadax.sources.stream.shuffled import shuffled_stream
 
-        stream, text, facts = shuffled_stream(self.source, seed, buffer_size, **others)
-        verbs = lane_verbs([*self.order.text(), text], [*self.order.describe(), facts])
-        return Dataset(stream, StreamOrder(stream.lanes, verbs), self.maps)  # maps get the shuffled rows
+        stream, text, facts = shuffled_stream(
+            self.source, seed, buffer_size, **others
+        )
+        verbs = lane_verbs(
+            [*self.order.text(), text], [*self.order.describe(), facts]
+        )
+        # maps get the shuffled rows
+        return Dataset(stream, StreamOrder(stream.lanes, verbs), self.maps)
 
     def select(self, rows: Any) -> "Dataset":
         """Selects the listed positions, in the order of the list, with repeats; `ds[[3, 1, 4]]` does the same.
@@ -353,7 +452,9 @@ class Dataset:
         self._check_random_access("subset_per_epoch()")
         return self._with(select(self.order, positions, "positions"))
 
-    def sample(self, weights: Any, size: int | None = None, seed: int = 0) -> "Dataset":
+    def sample(
+        self, weights: Any, size: int | None = None, seed: int = 0
+    ) -> "Dataset":
         """Draws rows with replacement, each in proportion to its weight, in another way in each epoch.
 
         Every position is an independent draw that depends only on (seed, epoch, position), so any position can be read
@@ -382,8 +483,13 @@ class Dataset:
         """
         from loadax.row_index.lists import sample
 
-        size = len(self) if size is None else integer("size", size, 1, MOST_POSITIONS)
-        return self._with(sample(self.order, weights, size, integer("seed", seed, most=None)))
+        if size is None:
+            size = len(self)
+        else:
+            size = integer("size", size, 1, MOST_POSITIONS)
+        return self._with(
+            sample(self.order, weights, size, integer("seed", seed, most=None))
+        )
 
     def zip(self, other: "Dataset", version: int = DISTINCT) -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
@@ -394,7 +500,10 @@ class Dataset:
             ArgumentError: If the other is not a Dataset, or has another length.
         """
         if not isinstance(other, Dataset):
-            raise ArgumentError(f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) takes other data")
+            raise ArgumentError(
+                f"other={shown(other)} is not a Dataset; loadax.zip((ds, other)) "
+                "takes other data"
+            )
         return zipped([self, other], flatten((0, 1))[1], version)
 
     def windows(
@@ -444,21 +553,44 @@ class Dataset:
         from loadax.composition.windows import WindowOptions, WindowSource
 
         self._check_random_access(
-            "windows()", f"call windows({length}) before to_stream(), or make them in open_lane()"
+            "windows()",
+            f"call windows({length}) before to_stream(), or make them in open_lane()",
         )
         check_fixed_rows(self.order, "windows()")
         if self.order.runs is None:
-            raise ArgumentError(f"windows() needs consecutive rows; {self._window_remedy(length)}")
-        length, stride, every = integer("length", length, 1), integer("stride", stride, 1), integer("every", every, 1)
-        ahead = None if lead is None else integer("lead", lead)
+            raise ArgumentError(
+                f"windows() needs consecutive rows; {self._window_remedy(length)}"
+            )
+        length = integer("length", length, 1)
+        stride = integer("stride", stride, 1)
+        every = integer("every", every, 1)
+        if lead is None:
+            ahead = None
+        else:
+            ahead = integer("lead", lead)
         least = 1 - (length - 1) * every
         if ahead is not None and ahead < least:
-            raise ArgumentError(f"lead={ahead}: the first target would be before the window; pass {least} or more")
+            raise ArgumentError(
+                f"lead={ahead}: the first target would be before the window; pass "
+                f"{least} or more"
+            )
         if ahead is None and targets != 1:
-            raise ArgumentError(f"targets={shown(targets)} needs lead=, from a window's last row to them; pass lead=1")
-        choice("seams", seams, ["avoid", "cross"], "'avoid', or 'cross' for windows over the seams of concat()")
-        options = WindowOptions(length, stride, ahead, integer("targets", targets, 1), every, seams)
-        return Dataset(WindowSource(self.reader, self.reader.spec, self.order, options))
+            raise ArgumentError(
+                f"targets={shown(targets)} needs lead=, from a window's last row to "
+                "them; pass lead=1"
+            )
+        choice(
+            "seams",
+            seams,
+            ["avoid", "cross"],
+            "'avoid', or 'cross' for windows over the seams of concat()",
+        )
+        options = WindowOptions(
+            length, stride, ahead, integer("targets", targets, 1), every, seams
+        )
+        return Dataset(
+            WindowSource(self.reader, self.reader.spec, self.order, options)
+        )
 
     def pack(
         self,
@@ -593,18 +725,38 @@ class Dataset:
         from loadax.row_index.build import scan_options
 
         optional_flag("progress", progress)
-        remedy = "None, 'shift' for rows of inputs and targets, or 'given' if documents bring shifted targets"
+        remedy = (
+            "None, 'shift' for rows of inputs and targets, or 'given' if documents "
+            "bring shifted targets"
+        )
         choice("targets", targets, (None, "shift", "given"), remedy)
         shift = targets == "shift"
-        options = pack_options(seq_len, method, long, window, align, most_documents, bos, shift, offsets, add, missing)
-        filling = Filling(fill_values(value), None if bos is None else fill_values(bos, "bos"), targets == "given")
+        options = pack_options(
+            seq_len,
+            method,
+            long,
+            window,
+            align,
+            most_documents,
+            bos,
+            shift,
+            offsets,
+            add,
+            missing,
+        )
+        filling = Filling(
+            fill_values(value),
+            None if bos is None else fill_values(bos, "bos"),
+            targets == "given",
+        )
         if self.is_stream:
             from loadax.packing.pack_stream import pack_stream
             from loadax.plan.stream import StreamOrder, lane_verbs
 
             why = "lengths that are kept, but a stream is packed as it is read"
             refuse_given(why, index=index, key=key, executor=executor)
-            options = options if window is not None else options._replace(window=0)
+            if window is None:
+                options = options._replace(window=0)
             stream, verb = pack_stream(self.reader, options, filling)
             verbs = lane_verbs(self.verbs, self._described)
             return Dataset(stream, StreamOrder(stream.lanes, (*verbs, verb)))
@@ -615,8 +767,11 @@ class Dataset:
         if index is not None:  # also for later runs
             return Dataset(make())
         decisive = "pack", PACK_VERSION, *options.recipe, *filling
-        planned_later = object.__new__(Dataset)  # its source and its order are made when they are first needed
-        vars(planned_later).update(maps=(), _make=make, _made_of=(self.reader, self.order, decisive))
+        # its source and its order are made when they are first needed
+        planned_later = object.__new__(Dataset)
+        vars(planned_later).update(
+            maps=(), _make=make, _made_of=(self.reader, self.order, decisive)
+        )
         return planned_later
 
     def to_stream(self, lanes: int = _LANES) -> "Dataset":
@@ -655,16 +810,31 @@ class Dataset:
         from loadax.plan.stream import VERSION, LaneVerb, StreamOrder, lane_verbs
         from loadax.sources.stream.source import Origin, StreamSource
 
-        self._check_random_access("to_stream()", "leave it out, since this is a stream already")
+        self._check_random_access(
+            "to_stream()", "leave it out, since this is a stream already"
+        )
         lanes = integer("lanes", lanes, 1)
         if lanes > (rows := self.order.size):
-            remedy = f"pass lanes={rows} or fewer" if rows else "check its source or slice"
-            raise ArgumentError(f"lanes={lanes}: some would have none of the {rows} rows; {remedy}")
+            if rows:
+                remedy = f"pass lanes={rows} or fewer"
+            else:
+                remedy = "check its source or slice"
+            raise ArgumentError(
+                f"lanes={lanes}: some would have none of the {rows} rows; {remedy}"
+            )
         below = self.reader.traits
         origin = Origin(repr(self.source), "to_stream(lanes=…)")
-        source = StreamSource(DatasetLanes(self.reader, self.order), lanes, None, origin, below)
-        verb = LaneVerb(f"to_stream(lanes={lanes})", ["to_stream", lanes, VERSION, *self.source.describe()])
-        return Dataset(source, StreamOrder(lanes, (*lane_verbs(self.verbs, self._described), verb)))
+        source = StreamSource(
+            DatasetLanes(self.reader, self.order), lanes, None, origin, below
+        )
+        verb = LaneVerb(
+            f"to_stream(lanes={lanes})",
+            ["to_stream", lanes, VERSION, *self.source.describe()],
+        )
+        return Dataset(
+            source,
+            StreamOrder(lanes, (*lane_verbs(self.verbs, self._described), verb)),
+        )
 
     def cache(
         self,
@@ -725,25 +895,51 @@ class Dataset:
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
         if key is not None:
-            text("key", key, "a str that you change when the functions before cache() change")
-        sizes: dict[str, Any] = {"chunk_rows": chunk_rows, "shard_rows": shard_rows, "compression": compression}
+            text(
+                "key",
+                key,
+                "a str that you change when the functions before cache() change",
+            )
+        sizes: dict[str, Any] = {
+            "chunk_rows": chunk_rows,
+            "shard_rows": shard_rows,
+            "compression": compression,
+        }
         recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
-        kept = None if overwrite else open_kept(path, recipe)
+        if overwrite:
+            kept = None
+        else:
+            kept = open_kept(path, recipe)
         if kept is not None:
             return Dataset(kept)
         check_fixed_rows(self.order, "cache()")
         self._check_random_access("cache()")
         if self.order.varies or self.reader.traits.random:
             what = "a map is random or has with_epoch=True"
-            remedy = "call cache() before that map: data.map(slow).cache(path).map(augment, rng=True)"
+            remedy = (
+                "call cache() before that map: "
+                "data.map(slow).cache(path).map(augment, rng=True)"
+            )
             if self.order.varies:
                 what = "the order changes every epoch"
-                remedy = "call map() and cache() first, then shuffle(): data.map(fn).cache(path).shuffle(seed=0)"
-            raise ArgumentError(f"cache() writes every row once, but {what}; {remedy}")
+                remedy = (
+                    "call map() and cache() first, then shuffle(): "
+                    "data.map(fn).cache(path).shuffle(seed=0)"
+                )
+            raise ArgumentError(
+                f"cache() writes every row once, but {what}; {remedy}"
+            )
         check_elsewhere(self.reader.source, path)
-        functions = [*(transform.function for transform in self.maps), *inner_functions(self.reader.source)]
+        functions = [
+            *(transform.function for transform in self.maps),
+            *inner_functions(self.reader.source),
+        ]
         if key is None and (reason := unrecognised(functions)):
-            log.warning("cache %s: %s; pass key=, a text that you change with it", redact(path), reason)
+            log.warning(
+                "cache %s: %s; pass key=, a text that you change with it",
+                redact(path),
+                reason,
+            )
         structure = write_zarr(
             Written(self.reader, self.order, key),
             path,
@@ -766,7 +962,9 @@ class Dataset:
             reader, order, own = self._made_of
             return recipe_of(reader, order, key, *own, *arguments)
         random = self.order.varies or self.reader.traits.random
-        return None if self.is_stream or random else recipe_of(self.reader, self.order, key, *arguments)
+        if self.is_stream or random:
+            return None
+        return recipe_of(self.reader, self.order, key, *arguments)
 
     @property
     def order_facts(self) -> list[Any]:
@@ -774,18 +972,31 @@ class Dataset:
 
         Saved states depend on them. Contents, paths and functions are not included.
         """
-        return [ORDER_VERSION, self.order.describe(), self.reader.describe(), describe_spec(self.spec)]
+        return [
+            ORDER_VERSION,
+            self.order.describe(),
+            self.reader.describe(),
+            describe_spec(self.spec),
+        ]
 
     def repeat(self, times: int = _NEEDED) -> "Dataset":
         """Concatenates `times` epochs of this dataset into one, each in its own order."""
         from loadax.plan.repeat import Repeated
 
-        remedy = "an int; to repeat endlessly, pass num_epochs=None to the Dataloader" if times is None else None
+        remedy = (
+            "an int; to repeat endlessly, pass num_epochs=None to the Dataloader"
+            if times is None
+            else None
+        )
         times = integer("times", times, 1, remedy=remedy)
         if times > 1 and len(self) * times > MOST_POSITIONS:
             endless = f"{len(self)} rows would become more than 2**62"
-            endless = "the dataset never ends" if len(self) == MOST_POSITIONS else endless
-            raise ArgumentError(f"times={times}: {endless}; leave repeat() out and pass num_epochs= to the Dataloader")
+            if len(self) == MOST_POSITIONS:
+                endless = "the dataset never ends"
+            raise ArgumentError(
+                f"times={times}: {endless}; leave repeat() out and pass num_epochs= "
+                "to the Dataloader"
+            )
         return self._with(Repeated(self.order, times))
 
     @overload
@@ -879,25 +1090,34 @@ class Dataset:
 
         self._check_random_access("split()")
         warn_of_percentage(fraction)
-        seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
-        verb, shared = f"split({shown(fraction)})", flag("allow_shared_rows", allow_shared_rows)
+        seed = integer("seed", seed, most=None)
+        gap = integer("gap", gap, 0)
+        verb = f"split({shown(fraction)})"
+        shared = flag("allow_shared_rows", allow_shared_rows)
         if flag("contiguous", contiguous):
             if seed:
-                raise ArgumentError(f"seed={seed}: a contiguous split draws nothing; leave seed= out")
+                raise ArgumentError(
+                    f"seed={seed}: a contiguous split draws nothing; leave seed= out"
+                )
             runs = self._parts(split_runs(self.order, fraction, gap))
             return self._kept_apart(verb, runs, shared, gap)
         if gap:
-            raise ArgumentError(f"gap={gap} is for runs of rows; pass contiguous=True as well")
+            raise ArgumentError(
+                f"gap={gap} is for runs of rows; pass contiguous=True as well"
+            )
         num_rows = self.reader.num_rows
         if (counts := counts_of(self.order, num_rows, fraction)) is not None:
             parts = self._parts(split_counts(self.order, num_rows, counts, seed))
             return self._kept_apart(verb, parts, shared)
-        parts = self._parts(split_order(self.order, checked_fraction(fraction, SPLITS), seed))
+        parts = self._parts(
+            split_order(self.order, checked_fraction(fraction, SPLITS), seed)
+        )
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
-                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none for the {which} part, "
-                    f"since each row is drawn independently; pass another seed, or counts: split([{len(self) - 1}, 1])",
+                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none "
+                    f"for the {which} part, since each row is drawn independently; "
+                    f"pass another seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
                     stacklevel=3,
                 )
@@ -907,14 +1127,21 @@ class Dataset:
         return tuple(map(self._with, orders))
 
     def _kept_apart(
-        self, verb: str, parts: tuple["Dataset", ...], shared: bool, gap: int | None = None
+        self,
+        verb: str,
+        parts: tuple["Dataset", ...],
+        shared: bool,
+        gap: int | None = None,
     ) -> tuple["Dataset", ...]:
         """Parts of a split, which must not share rows of the data unless `shared`; `gap`: of a contiguous one."""
         repeats = gap is not None and self.order.repeats
         if not shared and (self.reader.traits.shared_by or repeats):
             from loadax.composition.shared_rows import Gap, check_parts
 
-            between = None if gap is None else Gap(gap, self.order)
+            if gap is None:
+                between = None
+            else:
+                between = Gap(gap, self.order)
             check_parts(verb, self.source, [part.order for part in parts], between)
         return parts
 
@@ -973,8 +1200,13 @@ class Dataset:
 
         self._check_random_access("filter()")
         options = scan_options(index, workers, executor, progress)
-        checked = function("fn", filter_function(fn), "a function of one example", "example")
-        seen = self if columns is None else self._select_leaves("keep", (columns,), "columns")
+        checked = function(
+            "fn", filter_function(fn), "a function of one example", "example"
+        )
+        if columns is None:
+            seen = self
+        else:
+            seen = self._select_leaves("keep", (columns,), "columns")
         return self._with(keep(self.order, seen.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
@@ -1057,14 +1289,26 @@ class Dataset:
 
         self._check_random_access("split_by()")
         options = scan_options(index, workers, executor, progress)
-        share = checked_fraction(fraction, SPLITS) if given_counts(fraction) is None else fraction
-        seed, gap = integer("seed", seed, most=None), integer("gap", gap, 0)
-        shared, runs = flag("allow_shared_rows", allow_shared_rows), flag("contiguous", contiguous)
+        share = (
+            checked_fraction(fraction, SPLITS)
+            if given_counts(fraction) is None
+            else fraction
+        )
+        seed = integer("seed", seed, most=None)
+        gap = integer("gap", gap, 0)
+        shared = flag("allow_shared_rows", allow_shared_rows)
+        runs = flag("contiguous", contiguous)
         if runs and seed:
-            raise ArgumentError(f"seed={seed}: a contiguous split draws nothing; leave seed= out")
+            raise ArgumentError(
+                f"seed={seed}: a contiguous split draws nothing; leave seed= out"
+            )
         if gap and not runs:
-            raise ArgumentError(f"gap={gap} is for runs of groups; pass contiguous=True as well")
-        orders = split_groups(self.order, self.reader, key, share, seed, options, gap if runs else None)
+            raise ArgumentError(
+                f"gap={gap} is for runs of groups; pass contiguous=True as well"
+            )
+        orders = split_groups(
+            self.order, self.reader, key, share, seed, options, gap if runs else None
+        )
         return self._kept_apart("split_by()", self._parts(orders), shared)
 
     @explain_arguments
@@ -1116,12 +1360,16 @@ class Dataset:
         from loadax.sources.libraries.grain_transforms import map_function
 
         fn, rng = map_function(fn, flag("rng", rng, _RNG_HINT))
-        with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
+        with_index = flag("with_index", with_index)
+        with_epoch = flag("with_epoch", with_epoch)
         gets = "an example", "its row", "its epoch", "a generator"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
-        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
+        index = self.reader.traits.num_maps
+        spec = normalise_spec(spec)
         number, stream = checked_seed(seed, rng)
-        return self._mapped(Map(checked, rng, number, index, spec, with_index, with_epoch, stream))
+        return self._mapped(
+            Map(checked, rng, number, index, spec, with_index, with_epoch, stream)
+        )
 
     def map_batch(
         self,
@@ -1154,17 +1402,40 @@ class Dataset:
         """
         from loadax.sources.libraries.grain_transforms import refuse_transform
 
-        rng, elementwise = flag("rng", rng, _RNG_HINT), flag("elementwise", elementwise)
-        with_index, with_epoch = flag("with_index", with_index), flag("with_epoch", with_epoch)
+        rng = flag("rng", rng, _RNG_HINT)
+        elementwise = flag("elementwise", elementwise)
+        with_index = flag("with_index", with_index)
+        with_epoch = flag("with_epoch", with_epoch)
         if elementwise and (rng or with_index or with_epoch):
-            other = "rng" if rng else "with_index" if with_index else "with_epoch"
-            raise ArgumentError(f"elementwise=True with {other}=True: such a function sees elements alone; choose one")
+            if rng:
+                other = "rng"
+            elif with_index:
+                other = "with_index"
+            else:
+                other = "with_epoch"
+            raise ArgumentError(
+                f"elementwise=True with {other}=True: such a function sees elements "
+                "alone; choose one"
+            )
         refuse_transform(fn, "map_batch")
         gets = "a batch", "their rows", "their epochs", "a list of generators"
         checked = checked_function(fn, gets, with_index, with_epoch, rng)
         number, stream = checked_seed(seed, rng)
-        index, spec = self.reader.traits.num_maps, normalise_spec(spec)
-        return self._mapped(BatchMap(checked, rng, number, index, spec, with_index, with_epoch, stream, elementwise))
+        index = self.reader.traits.num_maps
+        spec = normalise_spec(spec)
+        return self._mapped(
+            BatchMap(
+                checked,
+                rng,
+                number,
+                index,
+                spec,
+                with_index,
+                with_epoch,
+                stream,
+                elementwise,
+            )
+        )
 
     def flat_map(
         self,
@@ -1232,12 +1503,17 @@ class Dataset:
             >>> chunks.read(range(len(chunks))).tolist()
             [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7], [20, 21, 22, 23], [22, 23, 24, 25]]
         """
-        self._check_random_access("flat_map()", "make several examples of a row where the stream is opened")
+        self._check_random_access(
+            "flat_map()", "make several examples of a row where the stream is opened"
+        )
         if (fan_out is None) == (counts is None):
             what = (
-                f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of them: fan_out, how many examples fn"
+                f"fan_out={shown(fan_out)} and counts={shown(counts)}: pass one of "
+                "them: fan_out, how many examples fn"
             )
-            raise ArgumentError(f"{what} makes of every row, or counts, how many of each row")
+            raise ArgumentError(
+                f"{what} makes of every row, or counts, how many of each row"
+            )
         from loadax.composition.flat_map import FanOut, FlatMapSource
         from loadax.plan.flat_map import FlatMapped
         from loadax.row_index.build import scan_options
@@ -1245,19 +1521,28 @@ class Dataset:
 
         options = scan_options(index, None, executor, progress, key)
         # The lists are never stacked, so they need no spec of their own.
-        lists = self.map(fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch)
+        lists = self.map(
+            fn, rng, seed, ArraySpec((), np.dtype(object)), with_index, with_epoch
+        )
         name = name_of(lists.maps[-1].function)
         if counts is not None:
             found = flat_map_counts(self.reader, self.order, counts, options)
             return Dataset(FlatMapSource(lists.reader, found, name))
         refuse_given("a function, which fan_out= is not", index=index, key=key)
-        fan_out = integer("fan_out", fan_out, 1, remedy="the number of examples that fn makes of a row, 1 or more")
+        fan_out = integer(
+            "fan_out",
+            fan_out,
+            1,
+            remedy="the number of examples that fn makes of a row, 1 or more",
+        )
         if len(self) * fan_out > MOST_POSITIONS:
             raise ArgumentError(
-                f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; cut it: "
-                "ds.subset_per_epoch(range(n))"
+                f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; "
+                "cut it: ds.subset_per_epoch(range(n))"
             )
-        source = FlatMapSource(lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name)
+        source = FlatMapSource(
+            lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name
+        )
         return Dataset(source, FlatMapped(self.order, fan_out, name))
 
     def group(
@@ -1319,7 +1604,10 @@ class Dataset:
         from loadax.packing.group import group, group_options
         from loadax.row_index.build import scan_options
 
-        self._check_random_access("group()", "group a dataset with random access; a stream of documents can be packed")
+        self._check_random_access(
+            "group()",
+            "group a dataset with random access; a stream of documents can be packed",
+        )
         plan_options = group_options(budgets, method, long, window, most_rows)
         options = scan_options(index, None, executor, progress, key)
         return Dataset(group(self.reader, self.order, plan_options, sizes, options))
@@ -1366,9 +1654,16 @@ class Dataset:
         from loadax.padding import Pad, padding
 
         left = choice("side", side, ("left", "right")) == "left"
-        pad = Pad(padding(lengths, value, truncate), left, flag("add_lengths", add_lengths))
-        padded = None if self.maps else self.source.padded(pad)
-        return Dataset(padded, self.order) if padded else self._mapped(pad)
+        pad = Pad(
+            padding(lengths, value, truncate), left, flag("add_lengths", add_lengths)
+        )
+        if self.maps:
+            padded = None
+        else:
+            padded = self.source.padded(pad)
+        if padded:
+            return Dataset(padded, self.order)
+        return self._mapped(pad)
 
     def rename(self, names: Mapping[str, str]) -> "Dataset":
         """Renames leaves: examples become dicts of the same leaves under other names.
@@ -1438,29 +1733,49 @@ class Dataset:
         """
         return self._select_leaves("drop", names)
 
-    def _select_leaves(self, verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> "Dataset":
+    def _select_leaves(
+        self,
+        verb: Literal["rename", "keep", "drop"],
+        names: Any,
+        argument: str = "names",
+    ) -> "Dataset":
         from loadax.core.leaf_selection import selection
         from loadax.sources.selection import keep_selected
 
         selected = selection(verb, names, argument)
-        source, kept = self.source, None
+        source = self.source
+        kept = None
         if not (self.maps or self.is_stream):
-            structure = source.structure if source.spec is None else flatten_spec(self.reader.spec)[1]
-            kept = None if structure is None else keep_selected(source, structure, selected)
-        return self._mapped(selected) if kept is None else Dataset(kept, self.order)
+            if source.spec is None:
+                structure = source.structure
+            else:
+                structure = flatten_spec(self.reader.spec)[1]
+            if structure is None:
+                kept = None
+            else:
+                kept = keep_selected(source, structure, selected)
+        if kept is None:
+            return self._mapped(selected)
+        return Dataset(kept, self.order)
 
     def _warn_of_chunks(self) -> None:
         rows = chunk_rows(self.source)
         fitting = self.source.traits.kept_chunks
-        if rows is None or rows < _MANY_ROWS or not len(self) or fitting * rows >= len(self.source):
+        if (
+            rows is None
+            or rows < _MANY_ROWS
+            or not len(self)
+            or fitting * rows >= len(self.source)
+        ):
             return
         largest = max(each.nbytes for each in flatten_spec(self.reader.specs[0])[0])
         if rows * largest <= _MANY_BYTES:
             return
         warnings.warn(
-            f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to {rows} rows for each one used; "
-            "shuffle(seed, block='chunks') decodes each once an epoch, "
-            "or `loadax convert` writes the data in smaller chunks",
+            f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to "
+            f"{rows} rows for each one used; shuffle(seed, block='chunks') decodes "
+            "each once an epoch, or `loadax convert` writes the data in smaller "
+            "chunks",
             UserWarning,
             stacklevel=4,
         )
@@ -1472,17 +1787,27 @@ class Dataset:
     @property
     def _described(self) -> list[Any]:
         """Each of `verbs` as JSON."""
-        return [*self.order.describe(), *(transform.describe() for transform in self.maps)]
+        return [
+            *self.order.describe(),
+            *(transform.describe() for transform in self.maps),
+        ]
 
     def _window_remedy(self, length: Any) -> str:
-        *_, order = (below for below in depth_first(self.order) if below.runs is None)  # the innermost such verb
+        # the innermost such verb
+        *_, order = (below for below in depth_first(self.order) if below.runs is None)
         if order.mixes:
-            return f"make windows of each dataset, then mix those: mix({{name: ds.windows({length}), …}}, weights)"
-        drawn = {verb[0] for below in depth_first(self.order) for verb in below.describe()} & _DRAWN
+            return (
+                "make windows of each dataset, then mix those: mix({name: "
+                f"ds.windows({length}), …}}, weights)"
+            )
+        drawn = {
+            verb[0] for below in depth_first(self.order) for verb in below.describe()
+        } & _DRAWN
         if drawn:  # windows before it would share rows
             return (
-                f"split into runs of rows instead of {order.text()[-1]}, and make windows of each part: "
-                f"split(0.8, contiguous=True)[0].windows({length})"
+                f"split into runs of rows instead of {order.text()[-1]}, and make "
+                "windows of each part: split(0.8, "
+                f"contiguous=True)[0].windows({length})"
             )
         return f"call windows({length}) before {order.text()[-1]}, not after it"
 
@@ -1509,7 +1834,10 @@ class Dataset:
 
     def _mapped(self, transform: Transform) -> "Dataset":
         if transform.with_epoch and self.is_stream:
-            raise StreamError("with_epoch=True", "map before to_stream(), or in the lanes of from_stream()")
+            raise StreamError(
+                "with_epoch=True",
+                "map before to_stream(), or in the lanes of from_stream()",
+            )
         return Dataset(self.source, self.order, (*self.maps, transform))
 
 
@@ -1529,5 +1857,8 @@ def zipped(parts: Sequence[Dataset], structure: Structure, version: int) -> Data
     names = tuple(path or "the dataset" for path in structure.paths)
     order = zip_orders([part.order for part in parts], names)
     readers = readers_of_parts([part.reader for part in parts], version)
-    zipped_parts = [ZipPart(*each) for each in zip(names, readers, (part.order for part in parts), strict=True)]
+    zipped_parts = [
+        ZipPart(*each)
+        for each in zip(names, readers, (part.order for part in parts), strict=True)
+    ]
     return Dataset(ZippedSource(zipped_parts, structure), order)

@@ -39,10 +39,21 @@ class LoadaxError(Exception):
     """
 
     def __init__(self, *arguments: Any, argument: str | None = None):
-        stated = re.match(r"(\w+)[=\[]", str(arguments[0])) if arguments else None
-        self.argument = stated[1] if argument is None and stated else argument
+        if arguments:
+            stated = re.match(r"(\w+)[=\[]", str(arguments[0]))
+        else:
+            stated = None
+        if argument is None and stated:
+            self.argument = stated[1]
+        else:
+            self.argument = argument
         # Logs may be public, and a location may contain a password, a signature, or what a terminal obeys.
-        super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
+        super().__init__(
+            *(
+                redact(value) if isinstance(value, str) else value
+                for value in arguments
+            )
+        )
 
     def add_note(self, note: str) -> None:
         """Adds a note, with the secrets of URLs redacted, and control characters escaped."""
@@ -113,11 +124,12 @@ class StreamError(LoadaxError, TypeError):
         self,
         asked: str,
         remedy: str = "choose rows before, use map(), map_batch(), pad(), pack(), shuffle(seed, buffer_size=1000) "
-        "and mix() with it, and iterate over a Dataloader, from a saved state with loader.iterate(start=state)",
+        "and mix() with it, and iterate over a Dataloader, from a saved state with "
+        "loader.iterate(start=state)",
     ):
         super().__init__(
-            f"{asked}: a stream has no length and no random access, since its rows are known only once the rows before "
-            f"them were read; {remedy}"
+            f"{asked}: a stream has no length and no random access, since its rows "
+            f"are known only once the rows before them were read; {remedy}"
         )
 
 

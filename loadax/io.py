@@ -5,7 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Literal
 
-from loadax.core.arguments import optional_flag, path as checked_path, refuse_given, text
+from loadax.core.arguments import (
+    optional_flag,
+    path as checked_path,
+    refuse_given,
+    text,
+)
 from loadax.core.formatting import type_text
 from loadax.core.tree import flatten, jax_knows
 from loadax.dataset import Dataset
@@ -27,8 +32,8 @@ def _takes_one_tree(function: Callable[[Tree], Dataset]) -> Callable[[Tree], Dat
         if not trees and [*named] == ["tree"]:
             return function(named["tree"])
         raise ArgumentError(
-            "from_arrays() takes one tree of arrays, not several arguments or none: from_arrays((x, y)), or "
-            "from_arrays({'x': x, 'y': y})"
+            "from_arrays() takes one tree of arrays, not several arguments or none: "
+            "from_arrays((x, y)), or from_arrays({'x': x, 'y': y})"
         )
 
     return checked
@@ -62,7 +67,9 @@ def from_arrays(tree: Tree) -> Dataset:
     except SourceError as error:
         if not isinstance(tree, list):
             raise
-        raise SourceError(f"{error}; if this is a list of examples, open it with loadax.from_source") from None
+        raise SourceError(
+            f"{error}; if this is a list of examples, open it with loadax.from_source"
+        ) from None
 
 
 def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
@@ -195,7 +202,9 @@ def from_csv(
     from loadax.sources.opening import open_files
     from loadax.sources.tables.text.format import CSV
 
-    return Dataset(open_files(CSV, paths, columns, dtypes, nulls, classes, delimiter, quote))
+    return Dataset(
+        open_files(CSV, paths, columns, dtypes, nulls, classes, delimiter, quote)
+    )
 
 
 def from_jsonl(
@@ -256,7 +265,11 @@ def from_jsonl(
 
 
 def from_grain(
-    data: Any, *, index: str | os.PathLike[str] | None = None, key: str | None = None, progress: bool | None = None
+    data: Any,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+    progress: bool | None = None,
 ) -> Dataset:
     """Opens a `grain.MapDataset` with Grain's own epochs: row r of epoch e is its element `r + e * len`.
 
@@ -285,7 +298,12 @@ def from_grain(
     """
     from loadax.row_index.build import scan_options
     from loadax.row_index.verbs import keep
-    from loadax.sources.libraries.grain_map import is_grain, is_there, open_grain, refuse_grain
+    from loadax.sources.libraries.grain_map import (
+        is_grain,
+        is_there,
+        open_grain,
+        refuse_grain,
+    )
 
     presence = None
     if is_grain(data):
@@ -295,19 +313,33 @@ def from_grain(
         refuse_grain(data)
         dataset = from_source(data)
     if presence is None:
-        refuse_given("the rows that a filter of Grain keeps, and the data has no filter", index=index, key=key)
+        refuse_given(
+            "the rows that a filter of Grain keeps, and the data has no filter",
+            index=index,
+            key=key,
+        )
         return dataset
     if index is not None and key is None:
-        raise ArgumentError(f"index={index!r} needs key=, a text that you change with the data and its functions")
+        raise ArgumentError(
+            f"index={index!r} needs key=, a text that you change with the data and "
+            "its functions"
+        )
     options = scan_options(index, None, None, progress)
     if key is not None:
         text("key", key, "a str that you change with the data and its functions")
-    remedy = "check what the .filter of the Grain dataset returns for one element before it: fn(base[0])"
+    remedy = (
+        "check what the .filter of the Grain dataset returns for one element before "
+        "it: fn(base[0])"
+    )
     present = Dataset(presence, dataset.order).reader
-    return Dataset(dataset.source, keep(dataset.order, present, is_there, key, options, remedy))
+    return Dataset(
+        dataset.source, keep(dataset.order, present, is_there, key, options, remedy)
+    )
 
 
-def from_huggingface(data: Any, columns: Sequence[str] | str | None = None, *, lanes: int | None = None) -> Dataset:
+def from_huggingface(
+    data: Any, columns: Sequence[str] | str | None = None, *, lanes: int | None = None
+) -> Dataset:
     """Opens a Hugging Face dataset, map-style or streamed. Reads its columns through Arrow, with its indices mapping.
 
     Examples are dicts of the columns, whatever the dataset's format. Numbers and lists of a fixed length are arrays of
@@ -354,7 +386,8 @@ def from_huggingface(data: Any, columns: Sequence[str] | str | None = None, *, l
     from loadax.sources.tables.huggingface.open import open_huggingface
 
     refuse_given("a stream, and the data is a map-style dataset", lanes=lanes)
-    if not isinstance(data, str | os.PathLike):  # the opener knows how names of Hugging Face datasets are loaded
+    # the opener knows how names of Hugging Face datasets are loaded
+    if not isinstance(data, str | os.PathLike):
         refuse_known(data)
     return Dataset(open_huggingface(data, columns))
 
@@ -408,7 +441,9 @@ def from_images(
     from loadax.sources.images.format import FORMAT
     from loadax.sources.opening import open_files
 
-    return Dataset(open_files(FORMAT, folder, size, fit=fit, quality=quality, damaged=damaged))
+    return Dataset(
+        open_files(FORMAT, folder, size, fit=fit, quality=quality, damaged=damaged)
+    )
 
 
 def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
@@ -481,11 +516,28 @@ def from_tokens(
     from loadax.sources.opening import open_files
     from loadax.sources.tokens.format import FORMAT
 
-    return Dataset(open_files(FORMAT, path, seq_len, dtype, stride, targets, segment_ids, cache, cache_bytes))
+    return Dataset(
+        open_files(
+            FORMAT,
+            path,
+            seq_len,
+            dtype,
+            stride,
+            targets,
+            segment_ids,
+            cache,
+            cache_bytes,
+        )
+    )
 
 
 def from_documents(
-    data: Any, offsets: Any = None, *, dtype: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
+    data: Any,
+    offsets: Any = None,
+    *,
+    dtype: Any = None,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
 ) -> Dataset:
     """Opens concatenated documents of any length, for `Dataset.pack` to make rows of.
 
@@ -639,11 +691,14 @@ def from_webdataset(
     from loadax.sources.opening import open_files
     from loadax.sources.shards.format import WEBDATASET
 
-    images, options = (size, fit, quality, damaged), RecordOptions(index, cache, cache_bytes, progress)
+    images = (size, fit, quality, damaged)
+    options = RecordOptions(index, cache, cache_bytes, progress)
     return Dataset(open_files(WEBDATASET, paths, options, columns, decode, images))
 
 
-def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") -> Dataset:
+def from_tensorstore(
+    spec: Any, *, missing: Literal["error", "fill"] = "error"
+) -> Dataset:
     """Opens arrays through TensorStore: zarr, zarr3, n5 and its other drivers, on any storage that it supports.
 
     Args:
@@ -661,7 +716,10 @@ def from_tensorstore(spec: Any, *, missing: Literal["error", "fill"] = "error") 
 
 
 def from_zarr(
-    path: Any, variables: Sequence[str] | str | None = None, *, missing: Literal["error", "fill"] = "error"
+    path: Any,
+    variables: Sequence[str] | str | None = None,
+    *,
+    missing: Literal["error", "fill"] = "error",
 ) -> Dataset:
     """Opens a zarr array, or arrays of a zarr group (then examples are dicts), of version 2 or 3.
 
@@ -732,7 +790,11 @@ def from_parquet(
     from loadax.sources.opening import open_files
     from loadax.sources.tables.parquet.format import FORMAT
 
-    return Dataset(open_files(FORMAT, paths, columns, nulls, classes, memory_bytes, cache, cache_bytes))
+    return Dataset(
+        open_files(
+            FORMAT, paths, columns, nulls, classes, memory_bytes, cache, cache_bytes
+        )
+    )
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
@@ -765,15 +827,22 @@ def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:
         dataset = _from_objects(obj)
     if optional_flag("thread_safe", thread_safe) is None:
         return dataset
-    if not isinstance(dataset.source, ObjectSource | UserSource) or isinstance(obj, Dataset):
+    if not isinstance(dataset.source, ObjectSource | UserSource) or isinstance(
+        obj, Dataset
+    ):
         raise ArgumentError(
-            f"thread_safe={thread_safe}: {type_text(obj)} is read by loadax itself, on several threads; leave it out"
+            f"thread_safe={thread_safe}: {type_text(obj)} is read by loadax itself, "
+            "on several threads; leave it out"
         )
     return Dataset(dataset.source.when_called(thread_safe), dataset.order)
 
 
 def from_stream(
-    open_lane: Callable[[int, int], Iterable[Any]], lanes: int = 128, *, spec: Any = None, batched: bool = False
+    open_lane: Callable[[int, int], Iterable[Any]],
+    lanes: int = 128,
+    *,
+    spec: Any = None,
+    batched: bool = False,
 ) -> Dataset:
     """Reads a stream: rows that can only be iterated over, from a fixed number of lanes.
 
@@ -864,17 +933,25 @@ def as_dataset(data: Any) -> Dataset:
     dataset = _recognise(data)
     if dataset is not None:
         return dataset
-    return from_arrays(data) if _is_tree(data) else _from_objects(data)
+    if _is_tree(data):
+        return from_arrays(data)
+    return _from_objects(data)
 
 
 def _recognise(data: Any) -> Dataset | None:
     """The dataset of an object that has a known class or is a `Source`, else None."""
     if isinstance(data, Dataset):
         return data
-    if type(data).__module__ == "loadax.loader.dataloader":  # which this module can't import
-        raise ArgumentError("data is already a Dataloader; pass its dataset: data.dataset")
+    # which this module can't import
+    if type(data).__module__ == "loadax.loader.dataloader":
+        raise ArgumentError(
+            "data is already a Dataloader; pass its dataset: data.dataset"
+        )
     if type(data).__module__ in ("loadax.loader.iterator", "loadax.loader.epoch"):
-        raise ArgumentError(f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: loader.dataset")
+        raise ArgumentError(
+            f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: "
+            "loader.dataset"
+        )
     from loadax.sources.adapt import as_source
     from loadax.sources.libraries.grain_map import is_grain
     from loadax.sources.libraries.streams import recognise_stream
@@ -899,7 +976,11 @@ def _is_tree(data: Any) -> bool:
     if data is None or isinstance(data, list):
         return False
     has_rows = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    return isinstance(data, Mapping | tuple) or jax_knows(data) or (not has_rows and flatten(data)[1].kind is not None)
+    return (
+        isinstance(data, Mapping | tuple)
+        or jax_knows(data)
+        or (not has_rows and flatten(data)[1].kind is not None)
+    )
 
 
 def _from_objects(data: Any) -> Dataset:
@@ -979,12 +1060,18 @@ def write_zarr(
         >>> from_zarr(folder)[3]
         {'x': np.int64(3), 'y': np.int64(9)}
     """
-    options = {name: given for name, given in dict(locals()).items() if name not in ("dataset", "path")}
+    options = {
+        name: given
+        for name, given in dict(locals()).items()
+        if name not in ("dataset", "path")
+    }
     from loadax.sources.path_overlap import check_elsewhere
     from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
 
-    path = checked_path("path", path, "the path or URL of a folder that does not exist yet")
+    path = checked_path(
+        "path", path, "the path or URL of a folder that does not exist yet"
+    )
     data = as_dataset(dataset)
     if data.is_stream:
         raise StreamError("write_zarr()")

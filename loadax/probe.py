@@ -9,7 +9,16 @@ import numpy as np
 
 from loadax.core.first_row import RowReading, Stage, compare
 from loadax.core.formatting import name_of
-from loadax.core.spec import check_batch, own, own_all, spec_of, spec_of_batch, spec_or_object, split_rows, stack
+from loadax.core.spec import (
+    check_batch,
+    own,
+    own_all,
+    spec_of,
+    spec_of_batch,
+    spec_or_object,
+    split_rows,
+    stack,
+)
 from loadax.core.tree import map_leaves
 from loadax.core.user_object import user_objects
 from loadax.errors import SourceError
@@ -20,7 +29,8 @@ from loadax.transforms import BatchMap, Examples, Map, Transform, select
 _PROBED = "loadax: this row was read and mapped to infer the spec of examples"
 
 _IN_MAP = (
-    "draw random numbers in a map, from the generator of each row: data.map(fn, rng=True), which calls fn(row, rng)"
+    "draw random numbers in a map, from the generator of each row: data.map(fn, "
+    "rng=True), which calls fn(row, rng)"
 )
 _WITH_RNG = "draw random numbers from each row's generator:"
 _FROM_RNG = "draw all random numbers from rng, and none from other generators"
@@ -82,11 +92,19 @@ def probe(reader: RowReader, known: Sequence[Tree | None]) -> list[Tree]:
         raise
 
 
-def _probe_with_entries(reader: RowReader, known: Sequence[Tree | None]) -> list[Tree]:
-    first, num_rows = reader.first, len(reader.source)
+def _probe_with_entries(
+    reader: RowReader, known: Sequence[Tree | None]
+) -> list[Tree]:
+    first = reader.first
+    num_rows = len(reader.source)
     if first is None:
-        remedy = "pass spec= to its maps" if reader.maps else "leave it out"
-        raise SourceError(f"the dataset has no rows, and no spec can be inferred; {remedy}")
+        if reader.maps:
+            remedy = "pass spec= to its maps"
+        else:
+            remedy = "leave it out"
+        raise SourceError(
+            f"the dataset has no rows, and no spec can be inferred; {remedy}"
+        )
     for offset in range(min(num_rows, _MOST_PROBED)):
         visit = Visits((first.rows + offset) % num_rows, first.epochs)
         try:
@@ -101,19 +119,30 @@ def _probe_with_entries(reader: RowReader, known: Sequence[Tree | None]) -> list
 
 
 def _probe(
-    reader: RowReader, first: Visits, known: Sequence[Tree | None], *, needs_entries: bool = False
+    reader: RowReader,
+    first: Visits,
+    known: Sequence[Tree | None],
+    *,
+    needs_entries: bool = False,
 ) -> list[Tree]:
     """Fills in the missing entries of `known` by reading and mapping one row, a second time if that is quick.
 
     Raises:
         EmptyListError: When a list to pad must have entries, and is empty.
     """
-    traits, reading = reader.source.traits, RowReading()
+    traits = reader.source.traits
+    reading = RowReading()
     # What wraps other sources may read much besides the user's objects.
     is_users = traits.runs_python and not reader.source.children
-    objects = [*user_objects(reader.source)] if is_users else []
+    if is_users:
+        objects = [*user_objects(reader.source)]
+    else:
+        objects = []
     read = reading.call(objects, reader.read_first, first, known[0])
-    kept = None if traits.runs_python else _copy(read)
+    if traits.runs_python:
+        kept = None
+    else:
+        kept = _copy(read)
     specs = _infer(reader, first, known, read, reading, needs_entries=needs_entries)
     if (reader.maps or traits.runs_python) and not traits.random:
         again = partial(_infer_again, reader, first, known, kept)
@@ -122,11 +151,18 @@ def _probe(
 
 
 def _infer_again(
-    reader: RowReader, first: Visits, known: Sequence[Tree | None], kept: Tree | Examples | None, reading: RowReading
+    reader: RowReader,
+    first: Visits,
+    known: Sequence[Tree | None],
+    kept: Tree | Examples | None,
+    reading: RowReading,
 ) -> None:
     """Reads the first row a second time, unless it is kept, since nothing of the user's made it, and maps it."""
-    if kept is None:  # sources may have kept what they read last: their copies have not
-        reader = reader.with_source(reader.source.map_children(lambda child: child.source))
+    # sources may have kept what they read last: their copies have not
+    if kept is None:
+        reader = reader.with_source(
+            reader.source.map_children(lambda child: child.source)
+        )
         kept = reader.read_first(first, known[0])
     _infer(reader, first, known, kept, reading)
 
@@ -145,25 +181,47 @@ def _infer(
     Raises:
         EmptyListError: When a list to pad must have entries, and is empty.
     """
-    row, epoch = int(first.rows[0]), int(first.epochs[0])
+    row = int(first.rows[0])
+    epoch = int(first.epochs[0])
     reading.note(_noted(read))
-    infer = spec_or_object if isinstance(read, Examples) else spec_of
+    if isinstance(read, Examples):
+        infer = spec_or_object
+    else:
+        infer = spec_of
     specs = [known[0] if known[0] is not None else infer(_single_example(read))]
-    for index, (transform, stated) in enumerate(zip(reader.maps, known[1:], strict=True)):
+    for index, (transform, stated) in enumerate(
+        zip(reader.maps, known[1:], strict=True)
+    ):
         if None not in known[index + 1 :]:
             specs.append(stated)
             continue
-        infer = spec_of if reader.stacks(index) else spec_or_object
+        if reader.stacks(index):
+            infer = spec_of
+        else:
+            infer = spec_or_object
         # Call each map once: its result gives the spec and is the input of the next map.
         if transform.kind == "map_batch":
-            batch = stack(read.items, specs[index], [row]) if isinstance(read, Examples) else read
+            if isinstance(read, Examples):
+                batch = stack(read.items, specs[index], [row])
+            else:
+                batch = read
             result = reading.call([transform.calls], transform.raw, batch, first)
-            specs.append(stated if stated is not None else spec_of_batch(result, name_of(transform.function)))
-            read = check_batch(result, 1, specs[-1], f"map_batch {name_of(transform.function)}")
+            specs.append(
+                stated
+                if stated is not None
+                else spec_of_batch(result, name_of(transform.function))
+            )
+            read = check_batch(
+                result, 1, specs[-1], f"map_batch {name_of(transform.function)}"
+            )
         elif transform.kind == "select":
             read = select(transform, read, first)
             one_by_one = isinstance(read, Examples)
-            specs.append(infer(read.items[0]) if one_by_one else transform.of_tree(specs[index]))
+            specs.append(
+                infer(read.items[0])
+                if one_by_one
+                else transform.of_tree(specs[index])
+            )
         elif transform.kind == "pad":
             example = _single_example(read)
             if needs_entries and transform.pads_empty_list(example):
@@ -172,7 +230,14 @@ def _infer(
             read = Examples(transform.results([example], first, specs[-1]))
         else:
             given = _single_example(read)
-            example = reading.call([transform.calls], transform.calls.call, transform.one, given, row, epoch)
+            example = reading.call(
+                [transform.calls],
+                transform.calls.call,
+                transform.one,
+                given,
+                row,
+                epoch,
+            )
             with reader.noted(index + 1):
                 (example,) = own_all([example], [row])
                 specs.append(stated if stated is not None else infer(example))
@@ -183,22 +248,31 @@ def _infer(
 
 def _single_example(read: Tree | Examples) -> Tree:
     """The example of a single visit."""
-    return read.items[0] if isinstance(read, Examples) else split_rows(read, 1)[0]
+    if isinstance(read, Examples):
+        return read.items[0]
+    return split_rows(read, 1)[0]
 
 
 def _noted(read: Tree | Examples) -> Tree:
     """The row of a `RowReading`, of one visit."""
-    return read.items[0] if isinstance(read, Examples) else read
+    if isinstance(read, Examples):
+        return read.items[0]
+    return read
 
 
 def _copy(read: Tree | Examples) -> Tree | Examples:
-    return Examples(list(map(own, read.items))) if isinstance(read, Examples) else map_leaves(np.array, read)
+    if isinstance(read, Examples):
+        return Examples(list(map(own, read.items)))
+    return map_leaves(np.array, read)
 
 
 def _stages(reader: RowReader) -> list[Stage]:
     """The source and the maps, for `compare`."""
     objects = [*user_objects(reader.source)]
-    name = " or ".join(dict.fromkeys(each.name for each in objects)) or reader.source.type_name
+    name = (
+        " or ".join(dict.fromkeys(each.name for each in objects))
+        or reader.source.type_name
+    )
     return [Stage(name, _IN_MAP, objects), *map(_stage, reader.maps)]
 
 
@@ -206,6 +280,12 @@ def _stage(transform: Transform) -> Stage:
     """A map as a stage of `compare`."""
     if not isinstance(transform, Map | BatchMap):
         return Stage(transform.text(), "", [])
-    verb = "map" if isinstance(transform, Map) else "map_batch"
-    remedy = _FROM_RNG if transform.rng else f"{_WITH_RNG} {verb}(fn, rng=True), which calls fn(…, rng)"
+    if isinstance(transform, Map):
+        verb = "map"
+    else:
+        verb = "map_batch"
+    if transform.rng:
+        remedy = _FROM_RNG
+    else:
+        remedy = f"{_WITH_RNG} {verb}(fn, rng=True), which calls fn(…, rng)"
     return Stage(f"{verb} {name_of(transform.function)}", remedy, [transform.calls])

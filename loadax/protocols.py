@@ -277,7 +277,9 @@ class Order(Protocol):
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         """Rows, and epochs of the source, at `positions` (each in `[0, size)`) of `epochs`; all int64[n]."""
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         """Positions of rows: the inverse of `visits`.
 
         Args:
@@ -300,7 +302,9 @@ class Order(Protocol):
             ArgumentError: When the rows depend on the epoch, or a mixture would lose its proportions.
         """
 
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+    def lane_assignments(
+        self, epoch: int, start: int, stop: int
+    ) -> list[LaneAssignment]:
         """Lane assignments of the positions from `start` to `stop` of an epoch; empty without lanes."""
 
     def describe(self) -> list[Any]:

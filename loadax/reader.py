@@ -30,13 +30,31 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure, flatten, map_leaves
 from loadax.core.user_object import RAISED, blame
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Child, Traits, map_bottom, walk
-from loadax.transforms import BatchMap, Examples, Map, Padder, Stream, Transform, select
+from loadax.transforms import (
+    BatchMap,
+    Examples,
+    Map,
+    Padder,
+    Stream,
+    Transform,
+    select,
+)
 
 _Read = TypeVar("_Read")
 
-DISTINCT = 2  # version of `zip`, `concat` and `chain` whose parts draw different random numbers
+# version of `zip`, `concat` and `chain` whose parts draw different random numbers
+DISTINCT = 2
 
 
 @final
@@ -57,7 +75,10 @@ class Reader:
     @cached_property
     def _specs_and_probed(self) -> tuple[tuple[Tree, ...], int]:
         """The specs, and the number of rows read to infer them."""
-        known = [normalise_spec(self.source.spec), *(transform.spec for transform in self.maps)]
+        known = [
+            normalise_spec(self.source.spec),
+            *(transform.spec for transform in self.maps),
+        ]
         for index, transform in enumerate(self.maps):
             if transform.kind == "select" and known[index] is not None:
                 known[index + 1] = transform.of_tree(known[index])
@@ -66,7 +87,9 @@ class Reader:
             from loadax.probe import probe
 
             known = probe(self, known)
-        for before, after, transform in zip(known, known[1:], self.maps, strict=False):
+        for before, after, transform in zip(
+            known, known[1:], self.maps, strict=False
+        ):
             if transform.kind == "map_batch" and transform.elementwise:
                 _check_elementwise(before, after, name_of(transform.function))
         return tuple(known), probed + self.source.rows_probed
@@ -74,8 +97,14 @@ class Reader:
     def __getstate__(self) -> dict[str, Any]:
         # Specs are instances of users' classes. Structures record which of their fields are static, which JAX may not
         # know in the other process.
-        known = self._specs_and_probed[0] if "_specs_and_probed" in vars(self) else ()
-        return {"_structures": [flatten_spec(spec)[1] for spec in known], **vars(self)}
+        if "_specs_and_probed" in vars(self):
+            known = self._specs_and_probed[0]
+        else:
+            known = ()
+        return {
+            "_structures": [flatten_spec(spec)[1] for spec in known],
+            **vars(self),
+        }
 
     @property
     def spec_of_part(self) -> Tree:
@@ -84,7 +113,10 @@ class Reader:
             return self.spec
         except Exception as error:
             if self.maps:
-                error.add_note("loadax: if only some rows of this part fail, pass spec= to its maps: then none is read")
+                error.add_note(
+                    "loadax: if only some rows of this part fail, pass spec= to its "
+                    "maps: then none is read"
+                )
             raise
 
     @property
@@ -130,7 +162,11 @@ class Reader:
         """The same reader, but maps without a given seed, also those below, draw from other streams."""
         if not draws_by_default(self):
             return self
-        made = replace(self, source=_with_streams(self.source, change), maps=_other_streams(self.maps, change))
+        made = replace(
+            self,
+            source=_with_streams(self.source, change),
+            maps=_other_streams(self.maps, change),
+        )
         if "_specs_and_probed" in vars(self):  # no row is read again for it
             vars(made)["_specs_and_probed"] = self._specs_and_probed
         return made
@@ -146,21 +182,34 @@ class Reader:
         if not self.maps:
             return traits
         return Traits(
-            reads_examples=self._last.kind != "map_batch" if self._last else traits.reads_examples,
+            reads_examples=self._last.kind != "map_batch"
+            if self._last
+            else traits.reads_examples,
             owns_memory=self._last is not None or traits.owns_memory,
             concurrent_reads=traits.concurrent_reads,
-            random=traits.random or any(transform.rng or transform.with_epoch for transform in self.maps),
+            random=traits.random
+            or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
-            num_maps=traits.num_maps + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
+            num_maps=traits.num_maps
+            + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
             runs_python=self._last is not None or traits.runs_python,
-            attributes=traits.attributes if all(transform.kind == "pad" for transform in self.maps) else {},
+            attributes=traits.attributes
+            if all(transform.kind == "pad" for transform in self.maps)
+            else {},
             shared_by=traits.shared_by,
         )
 
     @property
     def _last(self) -> Map | BatchMap | Padder | None:
         """The last map that makes the values of leaves; None: they are those of the source."""
-        return next((transform for transform in reversed(self.maps) if transform.kind != "select"), None)
+        return next(
+            (
+                transform
+                for transform in reversed(self.maps)
+                if transform.kind != "select"
+            ),
+            None,
+        )
 
     @property
     def origins(self) -> list[int]:
@@ -189,11 +238,16 @@ class Reader:
 
     def describe(self) -> list[Any]:
         """The maps as JSON, including those inside a concatenation."""
-        return [*self.source.describe(), *(transform.describe() for transform in self.maps)]
+        return [
+            *self.source.describe(),
+            *(transform.describe() for transform in self.maps),
+        ]
 
     def lengths(self, rows: Integers) -> Integers | None:
         """int64[n]: document lengths if known without reading, and no map changes them; else None."""
-        return None if self._last else self.source.lengths(rows)
+        if self._last:
+            return None
+        return self.source.lengths(rows)
 
     def read_visits(self, visits: Visits) -> Tree:
         """The examples at `visits`: a tree of arrays, rows first."""
@@ -207,7 +261,9 @@ class Reader:
         if isinstance(mapped, Examples):
             return self._own(mapped, visits, len(self.maps))
         owned = self._last is None and self.source.traits.owns_memory
-        return split_rows(mapped if owned else map_leaves(np.array, mapped), len(visits.rows))
+        return split_rows(
+            mapped if owned else map_leaves(np.array, mapped), len(visits.rows)
+        )
 
     def lent_examples(self, visits: Visits) -> list[Tree]:
         """As `examples`, in memory that the source may hold: they must be neither written to nor kept."""
@@ -218,7 +274,9 @@ class Reader:
     def results(self, visits: Visits) -> list[Tree]:
         """What the last map, a per-row one, returns for the examples at `visits`, which its function may still hold."""
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
-        return mapped.items if isinstance(mapped, Examples) else []
+        if isinstance(mapped, Examples):
+            return mapped.items
+        return []
 
     def read_source(self, visits: Visits) -> Tree | Examples:
         """Reads the source's rows at `visits`, before any map.
@@ -227,13 +285,19 @@ class Reader:
         """
         if self._maps_examples_first:
             return self._read_examples(visits)
-        specs, structure = self._source_spec  # first, since a source may read a row for it
-        if not len(visits.rows):  # a source of rows that differ has no shapes for none of them
+        # first, since a source may read a row for it
+        specs, structure = self._source_spec
+        # a source of rows that differ has no shapes for none of them
+        if not len(visits.rows):
             return stack([], self.specs[0], [])
         try:
             batch = self._read_with_note(self.source.read_visits, visits)
             return check_leaves(
-                batch, len(visits.rows), specs, structure, f"the source's read of {rows_text(visits.rows)}"
+                batch,
+                len(visits.rows),
+                specs,
+                structure,
+                f"the source's read of {rows_text(visits.rows)}",
             )
         except LeafError as error:
             # A source of examples compares rows with the first one of the read, which may be the one that differs.
@@ -254,7 +318,9 @@ class Reader:
 
         Values of leaves without a box have no meaning.
         """
-        specs, out, values = self._source_spec[0], list[Array | None](), []
+        specs = self._source_spec[0]
+        out = list[Array | None]()
+        values = []
         its_boxes = dict(zip(self.origins, boxes, strict=True))
         read = [its_boxes.get(leaf) for leaf in range(len(specs))]
         for box, spec in zip(read, specs, strict=True):
@@ -265,7 +331,9 @@ class Reader:
         self.source.read_into(visits.rows, read, out)
         return self.apply_elementwise(values, visits)
 
-    def apply_elementwise(self, columns: Sequence[Array], visits: Visits) -> list[Array]:
+    def apply_elementwise(
+        self, columns: Sequence[Array], visits: Visits
+    ) -> list[Array]:
         """Applies the maps, all elementwise, to some columns of every leaf of the source."""
         batch = self._source_spec[1].build(columns)
         for transform, spec in zip(self.maps, self.specs[1:], strict=True):
@@ -273,19 +341,31 @@ class Reader:
                 batch = transform.of_tree(batch)
                 continue
             assert isinstance(transform, BatchMap)
-            shapes, name = [leaf.shape for leaf in flatten(batch)[0]], name_of(transform.function)
+            shapes = [leaf.shape for leaf in flatten(batch)[0]]
+            name = name_of(transform.function)
             specs, expected = flatten_spec(spec)
             results, structure = flatten(transform.raw(batch, visits))
             if structure != expected:
-                raise LeafError(f"map_batch {name} returned the leaves {structure.paths}, expected {expected.paths}")
+                raise LeafError(
+                    f"map_batch {name} returned the leaves {structure.paths}, "
+                    f"expected {expected.paths}"
+                )
             leaves = []
-            for path, leaf, shape, wanted in zip(structure.paths, results, shapes, specs, strict=True):
-                array = as_array(leaf, f"map_batch {name}: leaf {path or 'of the batch'}")
-                wrong_dtype = array.dtype != wanted.dtype and not wanted.dtype.hasobject
+            for path, leaf, shape, wanted in zip(
+                structure.paths, results, shapes, specs, strict=True
+            ):
+                array = as_array(
+                    leaf, f"map_batch {name}: leaf {path or 'of the batch'}"
+                )
+                wrong_dtype = (
+                    array.dtype != wanted.dtype and not wanted.dtype.hasobject
+                )
                 if array.shape != shape or wrong_dtype:
                     raise LeafError(
-                        f"map_batch {name} returned leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)}, "
-                        f"expected {wanted.dtype}{list(shape)}; use elementwise=False to change shapes"
+                        f"map_batch {name} returned leaf {path or 'of the batch'} as "
+                        f"{array.dtype}{list(array.shape)}, expected "
+                        f"{wanted.dtype}{list(shape)}; use elementwise=False to "
+                        "change shapes"
                     )
                 leaves.append(array)
             batch = expected.build(leaves)
@@ -294,9 +374,13 @@ class Reader:
     def apply(self, read: Tree | Examples, visits: Visits) -> Tree:
         """Applies the maps to what `read_source` returned for `visits`, and returns a tree of arrays."""
         mapped = self._apply_maps(read, visits, stacked=True)
-        return self._stack(mapped, visits, len(self.maps)) if isinstance(mapped, Examples) else mapped
+        if isinstance(mapped, Examples):
+            return self._stack(mapped, visits, len(self.maps))
+        return mapped
 
-    def _apply_maps(self, read: Tree | Examples, visits: Visits, stacked: bool) -> Tree | Examples:
+    def _apply_maps(
+        self, read: Tree | Examples, visits: Visits, stacked: bool
+    ) -> Tree | Examples:
         """Applies the maps. The result is still separate rows if the last map was a per-row one.
 
         Args:
@@ -311,15 +395,23 @@ class Reader:
                 read = select(transform, read, visits)
                 continue
             if transform.kind == "map_batch":
-                batch = self._stack(read, visits, index) if isinstance(read, Examples) else read
+                if isinstance(read, Examples):
+                    batch = self._stack(read, visits, index)
+                else:
+                    batch = read
                 read = transform(batch, visits, self.specs[index + 1])
                 continue
             if transform.kind == "pad":
-                given = read.items if isinstance(read, Examples) else split_rows(read, len(visits.rows))
+                if isinstance(read, Examples):
+                    given = read.items
+                else:
+                    given = split_rows(read, len(visits.rows))
                 if self.stacks(index, stacked):
                     read = transform(given, visits, self.specs[index + 1])
                 else:
-                    read = Examples(transform.results(given, visits, self.specs[index + 1]))
+                    read = Examples(
+                        transform.results(given, visits, self.specs[index + 1])
+                    )
                 continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
@@ -332,7 +424,9 @@ class Reader:
 
     def stacks(self, index: int, stacked: bool = True) -> bool:
         """Whether rows are stacked after the map of this index; `stacked`: after the last one."""
-        return stacked if index + 1 == len(self.maps) else isinstance(self.maps[index + 1], BatchMap)
+        if index + 1 == len(self.maps):
+            return stacked
+        return isinstance(self.maps[index + 1], BatchMap)
 
     def _stack(self, examples: Examples, visits: Visits, num_maps: int) -> Tree:
         """Stacks examples after the first `num_maps` maps."""
@@ -354,25 +448,44 @@ class Reader:
             yield
         except LeafError as error:
             if num_maps:
-                error.add_note(f"loadax: returned by map {name_of(self.maps[num_maps - 1].function)}")
+                error.add_note(
+                    "loadax: returned by map "
+                    f"{name_of(self.maps[num_maps - 1].function)}"
+                )
             raise
 
     @property
     def _maps_examples_first(self) -> bool:
-        return self.source.traits.reads_examples and bool(self.maps) and not isinstance(self.maps[0], BatchMap)
+        return (
+            self.source.traits.reads_examples
+            and bool(self.maps)
+            and not isinstance(self.maps[0], BatchMap)
+        )
 
     def _make_writable(self, batch: Tree) -> Tree:
         """Copies the batch if maps may write to it and the source may still reference its memory."""
-        return batch if self._last is None or self.source.traits.owns_memory else map_leaves(np.array, batch)
+        if self._last is None or self.source.traits.owns_memory:
+            return batch
+        return map_leaves(np.array, batch)
 
-    def _read_examples(self, visits: Visits, read: Callable[[Visits], list[Tree]] | None = None) -> Examples:
-        examples = list(self._read_with_note(read or self.source.read_examples, visits))
+    def _read_examples(
+        self, visits: Visits, read: Callable[[Visits], list[Tree]] | None = None
+    ) -> Examples:
+        examples = list(
+            self._read_with_note(read or self.source.read_examples, visits)
+        )
         if len(examples) != len(visits.rows):
-            name, rows = self.source.type_name, rows_text(visits.rows)
-            raise SourceError(f"{name}.examples returned {len(examples)} examples for {rows}; return one per row")
+            name = self.source.type_name
+            rows = rows_text(visits.rows)
+            raise SourceError(
+                f"{name}.examples returned {len(examples)} examples for {rows}; "
+                "return one per row"
+            )
         return Examples(examples)
 
-    def _read_with_note(self, read: Callable[[Visits], _Read], visits: Visits) -> _Read:
+    def _read_with_note(
+        self, read: Callable[[Visits], _Read], visits: Visits
+    ) -> _Read:
         try:
             return read(visits)
         except LeafError:
@@ -390,9 +503,16 @@ class Reader:
         """
         if self._maps_examples_first:
             return self._read_examples(first)
-        batch = self._make_writable(self._read_with_note(self.source.read_visits, first))
-        expected = spec_of_batch(batch, "the source") if spec is None else spec
-        return check_batch(batch, 1, expected, f"the source's read of {rows_text(first.rows)}")
+        batch = self._make_writable(
+            self._read_with_note(self.source.read_visits, first)
+        )
+        if spec is None:
+            expected = spec_of_batch(batch, "the source")
+        else:
+            expected = spec
+        return check_batch(
+            batch, 1, expected, f"the source's read of {rows_text(first.rows)}"
+        )
 
 
 def streams_of(reader: Reader) -> list[Stream]:
@@ -411,7 +531,15 @@ def draws_by_default(reader: Reader) -> bool:
 
 def _all_maps(source: BaseSource, maps: Sequence[Transform] = ()) -> list[Transform]:
     """The maps of a source, and those of all sources below it."""
-    return [*maps, *(transform for each in walk(source) for child in each.children for transform in child.maps)]
+    return [
+        *maps,
+        *(
+            transform
+            for each in walk(source)
+            for child in each.children
+            for transform in child.maps
+        ),
+    ]
 
 
 def readers_of_parts(readers: Sequence[Reader], version: int) -> list[Reader]:
@@ -426,46 +554,82 @@ def readers_of_parts(readers: Sequence[Reader], version: int) -> list[Reader]:
     """
     version = integer("version", version)
     if version not in (1, DISTINCT):
-        raise ArgumentError(f"version={version}: pass {DISTINCT}, or 1 to go on with a run that began with it")
+        raise ArgumentError(
+            f"version={version}: pass {DISTINCT}, or 1 to go on with a run that "
+            "began with it"
+        )
     if version == 1 or sum(map(draws_by_default, readers)) < 2:
         return [*readers]
-    return [reader.with_streams(partial(_in_part, part)) for part, reader in enumerate(readers)]
+    return [
+        reader.with_streams(partial(_in_part, part))
+        for part, reader in enumerate(readers)
+    ]
 
 
 def _in_part(part: int, stream: Stream) -> Stream:
     return replace(stream, parts=(*stream.parts, part))
 
 
-def _with_streams(source: BaseSource, change: Callable[[Stream], Stream]) -> BaseSource:
+def _with_streams(
+    source: BaseSource, change: Callable[[Stream], Stream]
+) -> BaseSource:
     def changed(child: Child) -> Any:
         below = _with_streams(child.source, change)
-        return child._replace(source=below, maps=_other_streams(child.maps, change)) if child.maps else below
+        if child.maps:
+            return child._replace(
+                source=below, maps=_other_streams(child.maps, change)
+            )
+        return below
 
-    drawing = (each for each in _all_maps(source) if isinstance(each, Map | BatchMap) and each.stream)
-    return source if next(drawing, None) is None else source.map_children(changed)
+    drawing = (
+        each
+        for each in _all_maps(source)
+        if isinstance(each, Map | BatchMap) and each.stream
+    )
+    if next(drawing, None) is None:
+        return source
+    return source.map_children(changed)
 
 
-def _other_streams(maps: Sequence[Transform], change: Callable[[Stream], Stream]) -> tuple[Transform, ...]:
+def _other_streams(
+    maps: Sequence[Transform], change: Callable[[Stream], Stream]
+) -> tuple[Transform, ...]:
     return tuple(
-        replace(each, stream=change(each.stream)) if isinstance(each, Map | BatchMap) and each.stream else each
+        replace(each, stream=change(each.stream))
+        if isinstance(each, Map | BatchMap) and each.stream
+        else each
         for each in maps
     )
 
 
 def _row_name(source: BaseSource, visits: Visits, index: int) -> str:
     """A row with its file, for errors."""
-    row, epoch = int(visits.rows[index]), int(visits.epochs[index])
+    row = int(visits.rows[index])
+    epoch = int(visits.epochs[index])
     locations = source.locate_visit(row, epoch)
-    file, first, _, part = locations[0] if locations else Location("")
-    place = part if part and len(locations) == 1 else f"byte {first}" if first is not None else ""
-    return f"{row} ({', '.join(filter(None, (file, place)))})" if file else str(row)
+    if locations:
+        file, first, _, part = locations[0]
+    else:
+        file, first, _, part = Location("")
+    if part and len(locations) == 1:
+        place = part
+    elif first is not None:
+        place = f"byte {first}"
+    else:
+        place = ""
+    if file:
+        return f"{row} ({', '.join(filter(None, (file, place)))})"
+    return str(row)
 
 
 def _check_elementwise(before: Tree, after: Tree, name: str) -> None:
     specs, structure = flatten_spec(before)
     results, result_structure = flatten_spec(after)
-    if structure != result_structure or [spec.shape for spec in specs] != [spec.shape for spec in results]:
+    if structure != result_structure or [spec.shape for spec in specs] != [
+        spec.shape for spec in results
+    ]:
         raise ArgumentError(
-            f"map_batch {name} is elementwise=True, but its result and its input differ in leaves or shapes: "
-            f"{describe_spec(before)} became {describe_spec(after)}; leave elementwise out"
+            f"map_batch {name} is elementwise=True, but its result and its input "
+            f"differ in leaves or shapes: {describe_spec(before)} became "
+            f"{describe_spec(after)}; leave elementwise out"
         )

@@ -9,19 +9,25 @@ import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 # Before the host; or up to the last "@", if what is in the place of a port is none, but begins an unescaped password.
-_CREDENTIALS = re.compile(r"(://)(?:[^/?#@]*(?:@[^/?#@]*)*|[^/?#@:]*:(?!\d*(?:[/?#]|$))[^\s]*)@")
+_CREDENTIALS = re.compile(
+    r"(://)(?:[^/?#@]*(?:@[^/?#@]*)*|[^/?#@:]*:(?!\d*(?:[/?#]|$))[^\s]*)@"
+)
 _QUERY = re.compile(r"(\?|%3[Ff])([^|]*)")
 _SEPARATOR = re.compile(r"([&;#]|%26|%3[Bb])")
 _EQUALS = re.compile(r"(=|%3[Dd])")
 # Query parameters that are not secret; any other may be.
-_HARMLESS = re.compile("alt|download|format|generation|page|part|raw|ref|revision|version|versionid")
+_HARMLESS = re.compile(
+    "alt|download|format|generation|page|part|raw|ref|revision|version|versionid"
+)
 _HEADER = re.compile(
     r"(?i)(\b(?:proxy-)?authorization\b['\"]?\s*[:=]\s*['\"]?)(?:(?:basic|bearer|token)\s+)?[^\s'\",;\]}]+"
 )
 _PUNCTUATION = ".,:;)]}"  # punctuation that ends a sentence after a URL
 # Control characters, which terminals obey, marks that turn the direction of text, and surrogates, which stand for bytes
 # of file names that are not UTF-8 and can't be printed or logged.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 # Replaces each secret
 HIDDEN = "…"
 
@@ -47,12 +53,16 @@ def redact(text: str) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    code -= 0xDC00 if 0xDC80 <= code <= 0xDCFF else 0  # as Python decodes a byte of a file name
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
+    # as Python decodes a byte of a file name
+    code -= 0xDC00 if 0xDC80 <= code <= 0xDCFF else 0
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}"
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
-    record.msg, record.args = redact(record.getMessage()), ()
+    record.msg = redact(record.getMessage())
+    record.args = ()
     return True
 
 
@@ -62,21 +72,32 @@ logging.getLogger("loadax").addFilter(_redact_record)
 def redacted(error: Exception) -> Exception:
     """An error of another library without secrets: the error itself, or a ValueError with the redacted message."""
     text = redact(str(error))
-    return error if text == str(error) else ValueError(text)
+    if text == str(error):
+        return error
+    return ValueError(text)
 
 
 def _redact_url(url: str) -> str:
     stripped = url.rstrip(_PUNCTUATION)
-    return _QUERY.sub(_redact_query, _CREDENTIALS.sub(rf"\1{HIDDEN}@", stripped)) + url[len(stripped) :]
+    return (
+        _QUERY.sub(_redact_query, _CREDENTIALS.sub(rf"\1{HIDDEN}@", stripped))
+        + url[len(stripped) :]
+    )
 
 
 def _redact_query(match: re.Match[str]) -> str:
     parts = _SEPARATOR.split(match[2])  # items and separators, alternating
-    return match[1] + "".join(_redact_item(part) if index % 2 == 0 else part for index, part in enumerate(parts))
+    return match[1] + "".join(
+        _redact_item(part) if index % 2 == 0 else part
+        for index, part in enumerate(parts)
+    )
 
 
 def _redact_item(item: str) -> str:
-    name, *value = _EQUALS.split(item, maxsplit=1)  # and the sign and text of its value, if it has one
+    # and the sign and text of its value, if it has one
+    name, *value = _EQUALS.split(item, maxsplit=1)
     if not item or _HARMLESS.fullmatch(name.lower()):
         return item
-    return f"{name}{value[0]}{HIDDEN}" if value else HIDDEN
+    if value:
+        return f"{name}{value[0]}{HIDDEN}"
+    return HIDDEN

@@ -31,9 +31,12 @@ _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4)
 
 # Every two rounds divide the excess of chi-square by the number of cells, so tiny sizes need the most rounds. Over
 # 300,000 seeds no excess is left after 12 rounds, and for large sizes none after 4 to 6. The rest is margin.
-_ROUNDS, _ROUNDS_IF_LARGE, _LARGE = 16, 8, np.uint64(4096)
+_ROUNDS = 16
+_ROUNDS_IF_LARGE = 8
+_LARGE = np.uint64(4096)
 _RUN = 2048  # indices for which a block of their own pays
-_BLOCK = 16384  # indices per block: few enough for the scratch arrays to stay in the CPU cache
+# indices per block: few enough for the scratch arrays to stay in the CPU cache
+_BLOCK = 16384
 
 
 def _word(value: int) -> Words:
@@ -41,7 +44,9 @@ def _word(value: int) -> Words:
     return np.array(value, np.uint64)
 
 
-_GOLDEN_WORD, _SHIFT_31, _SHIFT_32 = _word(_GOLDEN), _word(31), _word(32)
+_GOLDEN_WORD = _word(_GOLDEN)
+_SHIFT_31 = _word(31)
+_SHIFT_32 = _word(32)
 _STAFFORD_WORDS = tuple((_word(shift), _word(factor)) for shift, factor in _STAFFORD)
 _FACTORS = (_word(0xD6E8FEB86659FD93), _word(0xA0761D6478BD642F))
 
@@ -74,17 +79,23 @@ def derive(seed: Any, *path: Any) -> Any:
         True
     """
     if isinstance(seed, str):
-        raise ArgumentError(f"seed is {seed!r}, a string: pass an int, and strings after it, as in derive(0, {seed!r})")
+        raise ArgumentError(
+            f"seed is {seed!r}, a string: pass an int, and strings after it, as in "
+            f"derive(0, {seed!r})"
+        )
     key: Any = 0
     for index, element in enumerate((seed, *path)):
-        name = f"path[{index - 1}]" if index else "seed"
+        if index:
+            name = f"path[{index - 1}]"
+        else:
+            name = "seed"
         tag, word = _tag_and_word(element, name)
         try:
             key = _absorb(key, tag, word)
         except ValueError:
             raise ArgumentError(
-                f"{name} has shape {np.shape(word)}, which does not broadcast with {np.shape(key)}, "
-                "the shape of the elements before it"
+                f"{name} has shape {np.shape(word)}, which does not broadcast with "
+                f"{np.shape(key)}, the shape of the elements before it"
             ) from None
     return key
 
@@ -127,7 +138,9 @@ def unpermute(index: Any, size: Any, seed: Any) -> Any:
     return _permute(index, size, seed, inverse=True)
 
 
-def permute_by(index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, seeds: Any) -> NDArray[np.int64]:
+def permute_by(
+    index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, seeds: Any
+) -> NDArray[np.int64]:
     """`permute(index, sizes[which], seeds[which])`, whose work for a size and a seed is done once for each.
 
     Args:
@@ -140,11 +153,14 @@ def permute_by(index: NDArray[np.int64], which: NDArray[np.int64], sizes: Any, s
         ArgumentError: If a size is out of range.
         RowIndexError: If an index is outside [0, size).
     """
-    alike = bool((sizes == sizes[0]).all())  # common; a scalar needs no lookup for each index
+    # common; a scalar needs no lookup for each index
+    alike = bool((sizes == sizes[0]).all())
     _check_range(index, sizes[0] if alike else sizes[which])
-    values, words = index.astype(np.uint64), sizes.astype(np.uint64)
+    values = index.astype(np.uint64)
+    words = sizes.astype(np.uint64)
     keys = _as_words(derive(seeds, words))
-    words = words[0] if alike else words
+    if alike:
+        words = words[0]
     _walk(values, [words, *_rectangle(words), keys], which, inverse=False)
     return values.view(np.int64)
 
@@ -153,13 +169,21 @@ def _tag_and_word(element: Any, name: str) -> tuple[Any, Any]:
     """A tag for the type of `element` and 64 bits for its value; arrays of both for an array."""
     if isinstance(element, str):
         return _TEXT, _digest(element.encode("utf-8", "surrogatepass"))
-    array = None if type(element) is int else _integers(element, name)
+    if type(element) is int:
+        array = None
+    else:
+        array = _integers(element, name)
     if array is not None and array.ndim:
         return _tags_and_words(array)
     element = int(element)
-    word = element if element >= 0 else ~element
+    if element >= 0:
+        word = element
+    else:
+        word = ~element
     if word > _MASK:
-        return _LONG, _digest(element.to_bytes(word.bit_length() // 8 + 1, "little", signed=True))
+        return _LONG, _digest(
+            element.to_bytes(word.bit_length() // 8 + 1, "little", signed=True)
+        )
     return (_COUNT if element >= 0 else _NEGATIVE), word
 
 
@@ -170,7 +194,9 @@ def _tags_and_words(array: NDArray[Any]) -> tuple[Any, Words]:
     negative = array < 0
     if not negative.any():
         return _COUNT, array.view(np.uint64)
-    return np.where(negative, _word(_NEGATIVE), _word(_COUNT)), np.where(negative, ~array, array).view(np.uint64)
+    return np.where(negative, _word(_NEGATIVE), _word(_COUNT)), np.where(
+        negative, ~array, array
+    ).view(np.uint64)
 
 
 def _digest(data: bytes) -> int:
@@ -182,8 +208,14 @@ def _absorb(key: Any, tag: Any, word: Any) -> Any:
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
         return scramble_int(scramble_int(key + tag) + word * _GOLDEN)
     plain = isinstance(key, int) and isinstance(tag, int)
-    start = scramble_int(key + tag) if plain else scramble(np.add(_as_words(key), _as_words(tag)))
-    return scramble(np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD)))
+    start = (
+        scramble_int(key + tag)
+        if plain
+        else scramble(np.add(_as_words(key), _as_words(tag)))
+    )
+    return scramble(
+        np.add(_as_words(start), np.multiply(_as_words(word), _GOLDEN_WORD))
+    )
 
 
 def _as_words(value: Any) -> Words:
@@ -205,17 +237,21 @@ def scramble(values: Words) -> Words:
     for shift, factor in _STAFFORD_WORDS:
         np.bitwise_xor(values, np.right_shift(values, shift, out=spare), out=values)
         np.multiply(values, factor, out=values)
-    return np.bitwise_xor(values, np.right_shift(values, _SHIFT_31, out=spare), out=values)
+    return np.bitwise_xor(
+        values, np.right_shift(values, _SHIFT_31, out=spare), out=values
+    )
 
 
 def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
-    indices, sizes = _integers(index, "index"), _integers(size, "size")
+    indices = _integers(index, "index")
+    sizes = _integers(size, "size")
     try:
         shape = np.broadcast_shapes(indices.shape, sizes.shape, np.shape(seed))
     except ValueError:
         shapes = f"{indices.shape}, {sizes.shape} and {np.shape(seed)}"
         raise ArgumentError(
-            f"index, size and seed have shapes {shapes}, which don't broadcast: give them one shape, or scalars"
+            f"index, size and seed have shapes {shapes}, which don't broadcast: give "
+            "them one shape, or scalars"
         ) from None
     _check_range(indices, sizes)
     sizes = sizes.astype(np.uint64)
@@ -224,31 +260,57 @@ def _permute(index: Any, size: Any, seed: Any, inverse: bool) -> Any:
     if alone:
         indices, sizes, keys = (array.reshape(()) for array in (indices, sizes, keys))
     # NumPy takes twice as long for one element as for two, so a single index is passed twice.
-    values = np.broadcast_to(indices, (2,) if alone else shape).astype(np.uint64).reshape(-1)
+    values = (
+        np.broadcast_to(indices, (2,) if alone else shape)
+        .astype(np.uint64)
+        .reshape(-1)
+    )
     arrays = (sizes, *_rectangle(sizes), keys)
-    parameters = [np.broadcast_to(array, shape).reshape(-1) if array.ndim else array for array in arrays]
+    parameters = [
+        np.broadcast_to(array, shape).reshape(-1) if array.ndim else array
+        for array in arrays
+    ]
     _walk(values, parameters, None, inverse)
-    return values[: math.prod(shape)].view(np.int64).reshape(shape) if shape else int(values[0])
+    if shape:
+        return values[: math.prod(shape)].view(np.int64).reshape(shape)
+    return int(values[0])
 
 
-def _walk(values: Words, parameters: Sequence[Words], which: NDArray[np.int64] | None, inverse: bool) -> None:
+def _walk(
+    values: Words,
+    parameters: Sequence[Words],
+    which: NDArray[np.int64] | None,
+    inverse: bool,
+) -> None:
     """Permutes `values` in place, with as many rounds as their sizes need; see `_walk_by_block`."""
     large = parameters[0] >= _LARGE
     if large.all() or not large.any():
-        _walk_by_block(values, parameters, which, _ROUNDS_IF_LARGE if large.all() else _ROUNDS, inverse)
+        _walk_by_block(
+            values,
+            parameters,
+            which,
+            _ROUNDS_IF_LARGE if large.all() else _ROUNDS,
+            inverse,
+        )
         return
     for rounds, few in ((_ROUNDS, ~large), (_ROUNDS_IF_LARGE, large)):
         chosen = np.flatnonzero(few if which is None else few[which])
         part = values[chosen]
         if which is None:
-            _walk_by_block(part, [array[chosen] for array in parameters], None, rounds, inverse)
+            _walk_by_block(
+                part, [array[chosen] for array in parameters], None, rounds, inverse
+            )
         else:
             _walk_by_block(part, parameters, which[chosen], rounds, inverse)
         values[chosen] = part
 
 
 def _walk_by_block(
-    values: Words, parameters: Sequence[Words], which: NDArray[np.int64] | None, rounds: int, inverse: bool
+    values: Words,
+    parameters: Sequence[Words],
+    which: NDArray[np.int64] | None,
+    rounds: int,
+    inverse: bool,
 ) -> None:
     """Permutes `values` in place, block by block.
 
@@ -259,11 +321,18 @@ def _walk_by_block(
     once = which is not None or not keys.ndim
     parameters = [*others, *(_round_keys(keys, rounds) if once else [keys])]
     for block in _blocks(values.size, which):
-        index: Any = block if which is None else which[block]
+        index: Any
+        if which is None:
+            index = block
+        else:
+            index = which[block]
         if which is not None and (index[0] == index).all():
             index = (index[0], ...)  # scalars need no lookup
-        sizes, rows, columns, *block_keys = (array[index] if array.ndim else array for array in parameters)
-        block_keys = block_keys if once else _round_keys(block_keys[0], rounds)
+        sizes, rows, columns, *block_keys = (
+            array[index] if array.ndim else array for array in parameters
+        )
+        if not once:
+            block_keys = _round_keys(block_keys[0], rounds)
         _cycle_walk(values[block], sizes, rows, columns, block_keys, inverse)
 
 
@@ -272,7 +341,8 @@ def _blocks(size: int, which: NDArray[np.int64] | None) -> Iterator[slice]:
     cuts = np.arange(0, size, _BLOCK)
     if which is not None:
         changes = np.flatnonzero(which[1:] != which[:-1]) + 1
-        cuts = np.union1d(cuts, changes) if len(changes) * _RUN <= size else cuts
+        if len(changes) * _RUN <= size:
+            cuts = np.union1d(cuts, changes)
     return map(slice, cuts.tolist(), [*cuts[1:].tolist(), size])
 
 
@@ -298,33 +368,52 @@ def _round_keys(keys: Words, rounds: int) -> list[Words]:
     if not keys.ndim:
         mixed = scramble(steps + keys)
         return [mixed[round_index, ...] for round_index in range(rounds)]
-    return [scramble(np.add(keys, steps[round_index, ...])) for round_index in range(rounds)]
+    return [
+        scramble(np.add(keys, steps[round_index, ...]))
+        for round_index in range(rounds)
+    ]
 
 
-def _cycle_walk(values: Words, sizes: Words, rows: Words, columns: Words, keys: list[Words], inverse: bool) -> None:
+def _cycle_walk(
+    values: Words,
+    sizes: Words,
+    rows: Words,
+    columns: Words,
+    keys: list[Words],
+    inverse: bool,
+) -> None:
     """Enciphers `values` in place, and repeats that for values outside [0, size) until there are none."""
     _encipher(values, rows, columns, keys, inverse)
     outside = np.flatnonzero(values >= sizes)
     while outside.size:
         if outside.size == 1:
-            outside = outside.repeat(2)  # faster, see `_permute`; both copies write the same value
+            # faster, see `_permute`; both copies write the same value
+            outside = outside.repeat(2)
         again = values[outside]
         sizes_, rows_, columns_, *keys_ = (
-            array[outside] if array.ndim else array for array in (sizes, rows, columns, *keys)
+            array[outside] if array.ndim else array
+            for array in (sizes, rows, columns, *keys)
         )
         _encipher(again, rows_, columns_, keys_, inverse)
         values[outside] = again
         outside = outside[again >= sizes_]
 
 
-def _encipher(values: Words, rows: Words, columns: Words, keys: Sequence[Words], inverse: bool) -> None:
+def _encipher(
+    values: Words, rows: Words, columns: Words, keys: Sequence[Words], inverse: bool
+) -> None:
     """One pass of the Feistel network over Z_rows x Z_columns, in place."""
     first = np.floor_divide(values, columns)
     second = np.subtract(values, first * columns)
-    hashed, spare = np.empty_like(values), np.empty_like(values)
-    multiply, xor, right_shift, minimum = np.multiply, np.bitwise_xor, np.right_shift, np.minimum
+    hashed = np.empty_like(values)
+    spare = np.empty_like(values)
+    multiply = np.multiply
+    xor = np.bitwise_xor
+    right_shift = np.right_shift
+    minimum = np.minimum
     shift, wrap = (np.subtract, np.add) if inverse else (np.add, np.subtract)
-    half, (factor, other_factor) = _SHIFT_32, _FACTORS
+    half = _SHIFT_32
+    (factor, other_factor) = _FACTORS
     halves = ((first, second, rows), (second, first, columns))
     for round_index in range(len(keys) - 1, -1, -1) if inverse else range(len(keys)):
         target, other, modulus = halves[round_index & 1]
@@ -350,21 +439,37 @@ def _integers(value: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ArgumentError(f"{name} is {value!r:.80}, which is ragged: pass an int or an array of integers") from None
-    if array.dtype.kind in "iu" or (isinstance(value, int) and array.dtype.kind == "O"):
+        raise ArgumentError(
+            f"{name} is {value!r:.80}, which is ragged: pass an int or an array of "
+            "integers"
+        ) from None
+    if array.dtype.kind in "iu" or (
+        isinstance(value, int) and array.dtype.kind == "O"
+    ):
         return array
-    what = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.80}, {type_text(value)}"
+    if array.ndim:
+        what = f"an array of dtype {array.dtype}"
+    else:
+        what = f"{value!r:.80}, {type_text(value)}"
     raise ArgumentError(f"{name} is {what}: pass an int or an array of integers")
 
 
 def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
     wrong = np.asarray((sizes < 1) | (sizes > MOST_POSITIONS))
     if wrong.any():
-        raise ArgumentError(f"size is {int(sizes[wrong].flat[0])}: an order has from 1 to 2**62 rows")
+        raise ArgumentError(
+            f"size is {int(sizes[wrong].flat[0])}: an order has from 1 to 2**62 rows"
+        )
     wrong = np.asarray((indices < 0) | (indices >= sizes))
     if wrong.any():
-        value, size = (int(np.broadcast_to(array, wrong.shape)[wrong].flat[0]) for array in (indices, sizes))
-        raise RowIndexError(f"index is {value}, out of range: indices of an order of {size} rows are in [0, {size})")
+        value, size = (
+            int(np.broadcast_to(array, wrong.shape)[wrong].flat[0])
+            for array in (indices, sizes)
+        )
+        raise RowIndexError(
+            f"index is {value}, out of range: indices of an order of {size} rows are "
+            f"in [0, {size})"
+        )
 
 
 def row_generator(seed: int, place: int, epoch: int, row: int) -> np.random.Generator:
@@ -375,7 +480,8 @@ def row_generator(seed: int, place: int, epoch: int, row: int) -> np.random.Gene
     streams overlap.
     """
     words = np.array([_key(seed), place, 0, 0, row, epoch], np.uint64)
-    seed_sequence: Any = RowSeed(words)  # any ISeedSequence will do, which NumPy's types don't tell
+    # any ISeedSequence will do, which NumPy's types don't tell
+    seed_sequence: Any = RowSeed(words)
     return np.random.Generator(np.random.Philox(seed_sequence, counter=words[2:]))
 
 

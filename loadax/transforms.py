@@ -21,7 +21,8 @@ class LastRow:
     """The leaves that a function last returned, as far as they own their memory, and copies of their values."""
 
     def __init__(self) -> None:
-        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []  # one tuple: threads replace it atomically
+        # one tuple: threads replace it atomically
+        self.leaves_and_values: tuple[list[Any], list[Any]] = [], []
 
     def __reduce__(self) -> Any:
         return LastRow, ()  # a copy, or one in another process, starts empty
@@ -29,8 +30,14 @@ class LastRow:
     def keep(self, leaves: list[Any], values: list[Any]) -> None:
         """Stores leaves and copies of their values."""
         # Views are skipped: they would keep their base alive.
-        own = [leaf if type(leaf) is np.ndarray and leaf.base is None else None for leaf in leaves]
-        copies = [None if leaf is None else value.copy() for leaf, value in zip(own, values, strict=True)]
+        own = [
+            leaf if type(leaf) is np.ndarray and leaf.base is None else None
+            for leaf in leaves
+        ]
+        copies = [
+            None if leaf is None else value.copy()
+            for leaf, value in zip(own, values, strict=True)
+        ]
         self.leaves_and_values = own, copies
 
 
@@ -58,8 +65,13 @@ class Stream:
     @property
     def seed(self) -> int:
         """Seed of the generators: 0 outside of all of these."""
-        seed = derive(0, "parts", *self.parts) if self.parts else 0
-        return derive(seed, "phase", self.phase) if self.phase else seed
+        if self.parts:
+            seed = derive(0, "parts", *self.parts)
+        else:
+            seed = 0
+        if self.phase:
+            return derive(seed, "phase", self.phase)
+        return seed
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,11 @@ class _Function:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", UserObject(self.function))
-        object.__setattr__(self, "generator_seed", self.seed if self.stream is None else self.stream.seed)
+        object.__setattr__(
+            self,
+            "generator_seed",
+            self.seed if self.stream is None else self.stream.seed,
+        )
 
     @property
     def _options(self) -> list[Any]:
@@ -89,7 +105,9 @@ class _Function:
 
     def _text(self) -> str:
         rng, _, *names = self._options
-        return name_of(self.function) + "".join(f", {name}=True" for name in [*["rng"] * rng, *names])
+        return name_of(self.function) + "".join(
+            f", {name}=True" for name in [*["rng"] * rng, *names]
+        )
 
 
 @final
@@ -108,7 +126,9 @@ class Map(_Function):
         stream: In place of `seed`, the stream of random numbers of a map whose seed was not given.
     """
 
-    last: LastRow = field(default_factory=LastRow, init=False, repr=False, compare=False)
+    last: LastRow = field(
+        default_factory=LastRow, init=False, repr=False, compare=False
+    )
     kind: ClassVar[Literal["map"]] = "map"
     elementwise = False
 
@@ -125,13 +145,20 @@ class Map(_Function):
         if reused:
             other_results, _ = self._apply_watching_reuse(examples[2:], visits, 2)
         elif self.rng or self.with_index or self.with_epoch:
-            calls = zip(examples[2:], visits.rows.tolist()[2:], visits.epochs.tolist()[2:], strict=True)
+            calls = zip(
+                examples[2:],
+                visits.rows.tolist()[2:],
+                visits.epochs.tolist()[2:],
+                strict=True,
+            )
             other_results = [self.one(*call) for call in calls]
         else:
             other_results = self._apply(examples[2:], visits, 2)
         return first_results + other_results
 
-    def _apply_watching_reuse(self, examples: list[Tree], visits: Visits, first: int = 0) -> tuple[list[Tree], bool]:
+    def _apply_watching_reuse(
+        self, examples: list[Tree], visits: Visits, first: int = 0
+    ) -> tuple[list[Tree], bool]:
         """The results for the examples, and whether the function returned the same array more than once.
 
         A repeated array is copied, since it may be a constant or a reused buffer. A function that reuses a buffer does
@@ -146,35 +173,55 @@ class Map(_Function):
             result = self.one(example, row, int(visits.epochs[index]))
             try:
                 leaves, structure = flatten(result)
-            except ArgumentError:  # a dict whose keys can't be sorted, which only another map accepts
+            except (
+                ArgumentError
+            ):  # a dict whose keys can't be sorted, which only another map accepts
                 results.append(result)
                 continue
-            values = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-            repeated = self._check_unchanged(leaves, previous, previous_values, values, row)
+            values = [
+                leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+                for leaf in leaves
+            ]
+            repeated = self._check_unchanged(
+                leaves, previous, previous_values, values, row
+            )
             results.append(structure.build(values) if repeated else result)
             reused |= repeated
-            previous, previous_values = leaves, values
+            previous = leaves
+            previous_values = values
         self.last.keep(previous, previous_values)
         return results, reused
 
     def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
         """Applies a function of examples alone to the inputs, which start at index `first` of `visits`."""
         results: list[Tree] = []
-        function, keep = self.function, results.append
+        function = self.function
+        keep = results.append
         try:
             for example in inputs:
                 keep(function(example))
         except RAISED as error:
             failed = first + len(results)
-            blame(error, f"map {name_of(function)}", self._note(int(visits.rows[failed]), int(visits.epochs[failed])))
+            blame(
+                error,
+                f"map {name_of(function)}",
+                self._note(int(visits.rows[failed]), int(visits.epochs[failed])),
+            )
             raise
         if type(None) in {*map(type, results)}:
-            failed = first + next(index for index, result in enumerate(results) if result is None)
+            failed = first + next(
+                index for index, result in enumerate(results) if result is None
+            )
             raise self._none_error(int(visits.rows[failed]))
         return results
 
     def _check_unchanged(
-        self, leaves: list[Any], previous: list[Any], previous_values: list[Any], values: list[Any], row: int
+        self,
+        leaves: list[Any],
+        previous: list[Any],
+        previous_values: list[Any],
+        values: list[Any],
+        row: int,
     ) -> bool:
         """Whether the function returned an array that it also returned for the previous row.
 
@@ -193,10 +240,14 @@ class Map(_Function):
             if not same_memory(leaf, earlier):
                 continue
             repeated = True
-            if not values[index].dtype.hasobject and values[index].tobytes() != previous_values[index].tobytes():
+            if (
+                not values[index].dtype.hasobject
+                and values[index].tobytes() != previous_values[index].tobytes()
+            ):
                 raise LeafError(
-                    f"map {name_of(self.function)} returned one array for several rows and changed it in between, "
-                    f"so rows overwrite each other; return a new array (a copy): row {row}, leaf {index}"
+                    f"map {name_of(self.function)} returned one array for several "
+                    "rows and changed it in between, so rows overwrite each other; "
+                    f"return a new array (a copy): row {row}, leaf {index}"
                 )
         return repeated
 
@@ -204,7 +255,11 @@ class Map(_Function):
         """Applies the function to one example. An exception gets a note with the row."""
         try:
             visit = *[row] * self.with_index, *[epoch] * self.with_epoch
-            rng = (row_generator(self.generator_seed, self.place, epoch, row),) if self.rng else ()
+            rng = (
+                (row_generator(self.generator_seed, self.place, epoch, row),)
+                if self.rng
+                else ()
+            )
             result = self.function(example, *visit, *rng)
         except RAISED as error:
             blame(error, f"map {name_of(self.function)}", self._note(row, epoch))
@@ -214,11 +269,14 @@ class Map(_Function):
         return result
 
     def _note(self, row: int, epoch: int) -> str:
-        return f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
+        return (
+            f"loadax: in map {name_of(self.function)}, on row {row} in epoch {epoch}"
+        )
 
     def _none_error(self, row: int) -> LeafError:
         return LeafError(
-            f"map {name_of(self.function)} returned None for row {row}; did you forget to return the example?"
+            f"map {name_of(self.function)} returned None for row {row}; did you "
+            "forget to return the example?"
         )
 
     def describe(self) -> list[Any]:
@@ -253,7 +311,9 @@ class BatchMap(_Function):
     def __call__(self, batch: Tree, visits: Visits, spec: Tree) -> Tree:
         """Maps `batch`; each leaf of the result has the shape of `spec` after the dimension of rows."""
         result = self.raw(batch, visits)
-        return check_batch(result, len(visits.rows), spec, f"map_batch {name_of(self.function)}")
+        return check_batch(
+            result, len(visits.rows), spec, f"map_batch {name_of(self.function)}"
+        )
 
     def raw(self, batch: Tree, visits: Visits) -> Tree:
         """Calls the function without checking its result. An exception gets a note with the rows."""
@@ -261,18 +321,31 @@ class BatchMap(_Function):
 
     def _raw(self, batch: Tree, visits: Visits) -> Tree:
         try:
-            copies = visits.rows.copy(), visits.epochs.copy()  # the function may change its arguments
+            # the function may change its arguments
+            copies = visits.rows.copy(), visits.epochs.copy()
             given = *copies[:1] * self.with_index, *copies[1:] * self.with_epoch
             pairs = zip(visits.rows.tolist(), visits.epochs.tolist(), strict=True)
             seed = self.generator_seed
-            rngs = ([row_generator(seed, self.place, epoch, row) for row, epoch in pairs],) if self.rng else ()
+            rngs = (
+                (
+                    [
+                        row_generator(seed, self.place, epoch, row)
+                        for row, epoch in pairs
+                    ],
+                )
+                if self.rng
+                else ()
+            )
             result = self.function(batch, *given, *rngs)
         except RAISED as error:
             name = f"map_batch {name_of(self.function)}"
             blame(error, name, f"loadax: in {name}, on {rows_text(visits.rows)}")
             raise
         if result is None:
-            raise LeafError(f"map_batch {name_of(self.function)} returned None; did you forget to return the batch?")
+            raise LeafError(
+                f"map_batch {name_of(self.function)} returned None; did you forget "
+                "to return the batch?"
+            )
         return result
 
     def describe(self) -> list[Any]:
@@ -298,10 +371,15 @@ class Padding:
     truncate: bool
 
     def __repr__(self) -> str:
-        return f"pad({self.lengths}, value={self.value}{', truncate=True' * self.truncate})"
+        return (
+            f"pad({self.lengths}, "
+            f"value={self.value}{', truncate=True' * self.truncate})"
+        )
 
 
-def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..., Any]:
+def checked_function(
+    fn: Any, gets: Sequence[str], *passed: bool
+) -> Callable[..., Any]:
     """The function of a map, if it takes what it is called with: checked now, not on the first row.
 
     Args:
@@ -314,9 +392,18 @@ def checked_function(fn: Any, gets: Sequence[str], *passed: bool) -> Callable[..
     """
     example, rows, epochs, rngs = gets
     chosen = [index for index, passes in enumerate(passed) if passes]
-    names = [example.split()[-1], *(("rows", "epoch", "rng")[index] for index in chosen)]
-    remedy = f"a function of {' and '.join([example, *(gets[1 + index] for index in chosen)])}"
-    passing = f"with_index=True passes {rows}, with_epoch=True {epochs}, and rng=True {rngs}"
+    names = [
+        example.split()[-1],
+        *(("rows", "epoch", "rng")[index] for index in chosen),
+    ]
+    remedy = (
+        "a function of "
+        f"{' and '.join([example, *(gets[1 + index] for index in chosen)])}"
+    )
+    passing = (
+        f"with_index=True passes {rows}, with_epoch=True {epochs}, and rng=True "
+        f"{rngs}"
+    )
     return function("fn", fn, f"{remedy}; {passing}", *names)
 
 
@@ -330,7 +417,10 @@ def checked_seed(seed: Any, rng: bool) -> tuple[int, Stream | None]:
         return 0, Stream() if rng else None
     checked = integer("seed", seed, most=None)
     if checked and not rng:
-        raise ArgumentError(f"seed={seed!r} is for random generators; leave it out, or pass rng=True as well")
+        raise ArgumentError(
+            f"seed={seed!r} is for random generators; leave it out, or pass rng=True "
+            "as well"
+        )
     return checked, None
 
 
@@ -428,7 +518,9 @@ class Examples:
     items: list[Tree]
 
 
-def select(transform: Selector, read: Tree | Examples, visits: Visits) -> Tree | Examples:
+def select(
+    transform: Selector, read: Tree | Examples, visits: Visits
+) -> Tree | Examples:
     """Rows or a batch with the selected leaves."""
     if isinstance(read, Examples):
         return Examples(transform.of_rows(read.items, visits.rows.tolist()))

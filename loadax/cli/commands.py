@@ -28,7 +28,10 @@ def run_command(arguments: Sequence[str] | None) -> int:
         with _log_on_stderr():
             return int(options.run(options))
     except BaseException as error:
-        lines = None if is_interrupt(error) or is_of_output(error) else _lines(error, options)
+        if is_interrupt(error) or is_of_output(error):
+            lines = None
+        else:
+            lines = _lines(error, options)
         if lines is None:
             raise
         say(*lines)
@@ -37,17 +40,30 @@ def run_command(arguments: Sequence[str] | None) -> int:
 
 def _lines(error: BaseException, options: argparse.Namespace) -> list[str] | None:
     """Text about an exception that a command raised; None for one of loadax itself, which is a bug."""
-    notes = [note.partition(":\nTraceback ")[0] for note in getattr(error, "__notes__", ())]
+    notes = [
+        note.partition(":\nTraceback ")[0] for note in getattr(error, "__notes__", ())
+    ]
     if isinstance(error, LoadaxError):
-        return [f"loadax: error: {error_text(error, options)}", *notes, *code_advice(error, options)]
+        return [
+            f"loadax: error: {error_text(error, options)}",
+            *notes,
+            *code_advice(error, options),
+        ]
     place = place_of(error, options)
-    return None if place is None else [f"loadax: error: {place}{type(error).__name__}: {error}", *notes]
+    if place is None:
+        return None
+    return [f"loadax: error: {place}{type(error).__name__}: {error}", *notes]
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of the command line."""
-    top = _Parser(prog="loadax", description="Inspects, writes, checks and indexes training data.")
-    top.add_argument("--version", action="version", version=f"loadax {loadax.__version__}")
+    top = _Parser(
+        prog="loadax",
+        description="Inspects, writes, checks and indexes training data.",
+    )
+    top.add_argument(
+        "--version", action="version", version=f"loadax {loadax.__version__}"
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for module in (inspect, convert, verify, index):
         module.add(commands)
@@ -64,7 +80,8 @@ class _Parser(argparse.ArgumentParser):
 @contextmanager
 def _log_on_stderr() -> Iterator[None]:
     """Shows the log of loadax, such as a server that does not respond."""
-    log, handler = logging.getLogger("loadax"), logging.StreamHandler()
+    log = logging.getLogger("loadax")
+    handler = logging.StreamHandler()
     handler.setFormatter(_Printable("loadax: %(message)s"))
     level = log.level
     log.addHandler(handler)

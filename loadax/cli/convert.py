@@ -36,15 +36,41 @@ def add(commands: Any) -> None:
     """Adds `convert` to the commands."""
     command = add_command(commands, run)
     add_source_options(command)
-    command.add_argument("destination", metavar="DST", help="path or URL of the store to write")
-    add_value(command, "--shuffle", "SEED", "seed of a random order (default: stored order)")
-    add_value(command, "--chunk-rows", "N", "rows decoded together (default: 4 KiB of rows, at least one)")
-    add_value(command, "--shard-rows", "N", "rows per file (default: a 64th, at most 128 MiB)")
+    command.add_argument(
+        "destination", metavar="DST", help="path or URL of the store to write"
+    )
+    add_value(
+        command, "--shuffle", "SEED", "seed of a random order (default: stored order)"
+    )
+    add_value(
+        command,
+        "--chunk-rows",
+        "N",
+        "rows decoded together (default: 4 KiB of rows, at least one)",
+    )
+    add_value(
+        command,
+        "--shard-rows",
+        "N",
+        "rows per file (default: a 64th, at most 128 MiB)",
+    )
     codec = "codec; blosc is better for floats (default: zstd)"
-    command.add_argument("--compression", choices=["zstd", "blosc", "none"], default="zstd", help=codec)
-    add_value(command, "--shards", "I/N", "write only the I-th of N equal shares, I from 0", _share)
+    command.add_argument(
+        "--compression", choices=["zstd", "blosc", "none"], default="zstd", help=codec
+    )
+    add_value(
+        command,
+        "--shards",
+        "I/N",
+        "write only the I-th of N equal shares, I from 0",
+        _share,
+    )
     existing = command.add_mutually_exclusive_group()
-    existing.add_argument("--resume", action="store_true", help="continue a store that was only partly written")
+    existing.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue a store that was only partly written",
+    )
     replacing = "replace the store of loadax at DST, once the new one is complete"
     existing.add_argument("--overwrite", action="store_true", help=replacing)
     add_value(command, "--workers", "N", "threads that read (default: 4)")
@@ -60,12 +86,25 @@ def run(options: argparse.Namespace) -> int:
     dataset = find_opener(options).open()
     if options.shuffle is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of chunks that are decoded often: here each is decoded once
+            # of chunks that are decoded often: here each is decoded once
+            warnings.simplefilter("ignore", UserWarning)
             dataset = dataset.shuffle(options.shuffle)
-    compression = None if options.compression == "none" else options.compression
+    if options.compression == "none":
+        compression = None
+    else:
+        compression = options.compression
     given = {name: getattr(options, name) for name in _OPTIONS}
-    write_zarr(dataset, options.destination, compression=compression, shard=options.shards, **given)
-    share = f" (share {options.shards[0]} of {options.shards[1]})" if options.shards else ""
+    write_zarr(
+        dataset,
+        options.destination,
+        compression=compression,
+        shard=options.shards,
+        **given,
+    )
+    if options.shards:
+        share = f" (share {options.shards[0]} of {options.shards[1]})"
+    else:
+        share = ""
     show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
     return 0
 
@@ -73,5 +112,7 @@ def run(options: argparse.Namespace) -> int:
 def _share(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; pass I/N with I from 0 to N - 1, such as 0/4")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a share; pass I/N with I from 0 to N - 1, such as 0/4"
+        )
     return int(match[1]), int(match[2])

@@ -19,7 +19,10 @@ _FORM = re.compile(r"(processes|threads):([1-9]\d*)|([^\W\d][\w.]*:[^\W\d][\w.]*
 
 def add_executor(command: argparse.ArgumentParser) -> None:
     """Adds `--executor`."""
-    text = "what runs the parts instead of threads: processes:N, threads:N, or MODULE:FUNCTION that makes an executor"
+    text = (
+        "what runs the parts instead of threads: processes:N, threads:N, or "
+        "MODULE:FUNCTION that makes an executor"
+    )
     add_value(command, "--executor", "KIND", text, executor_maker)
 
 
@@ -32,8 +35,8 @@ def executor_maker(text: str) -> Callable[[], Executor]:
     match = _FORM.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not an executor; pass processes:8, threads:8, or cluster:pool for the executor that the "
-            "function pool in cluster.py makes"
+            f"{text!r} is not an executor; pass processes:8, threads:8, or "
+            "cluster:pool for the executor that the function pool in cluster.py makes"
         )
     kind, count, name = match.groups()
     if name is not None:
@@ -41,13 +44,20 @@ def executor_maker(text: str) -> Callable[[], Executor]:
     if kind == "threads":
         return partial(ThreadPoolExecutor, int(count), "loadax-executor")
     # Fresh interpreters: a forked child would inherit locks that threads of JAX or TensorStore hold.
-    return partial(ProcessPoolExecutor, int(count), multiprocessing.get_context("spawn"), _begin_process)
+    return partial(
+        ProcessPoolExecutor,
+        int(count),
+        multiprocessing.get_context("spawn"),
+        _begin_process,
+    )
 
 
 def _begin_process() -> None:
     """Prepares a process of a pool: a Ctrl-C is for the command alone, and its death ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="loadax-parent", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent, name="loadax-parent", daemon=True
+    ).start()
 
 
 def _end_with_parent() -> None:

@@ -27,7 +27,8 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ArgumentError(
-            f"{option} {name}: pass MODULE:FUNCTION, such as quality:is_good for the function is_good in quality.py"
+            f"{option} {name}: pass MODULE:FUNCTION, such as quality:is_good for the "
+            "function is_good in quality.py"
         )
     here = str(Path.cwd())
     if here not in sys.path:
@@ -36,14 +37,20 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
         value: Any = import_module(module)
     except ImportError as error:
         raise ArgumentError(
-            f"{option} {name}: module {module} can't be imported: {error}; check that it is in this folder or installed"
+            f"{option} {name}: module {module} can't be imported: {error}; check "
+            "that it is in this folder or installed"
         ) from error
     for part in attribute.split("."):
         value = getattr(value, part, None)
     if value is None:
-        raise ArgumentError(f"{option} {name}: module {module} has no such function; check the name")
+        raise ArgumentError(
+            f"{option} {name}: module {module} has no such function; check the name"
+        )
     if not callable(value):
-        raise ArgumentError(f"{option} {name} is {value!r:.80}, which is not callable; pass the name of a function")
+        raise ArgumentError(
+            f"{option} {name} is {value!r:.80}, which is not callable; pass the name "
+            "of a function"
+        )
     return value
 
 
@@ -56,14 +63,29 @@ def place_of(error: BaseException, options: argparse.Namespace) -> str | None:
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: "
-    named = {value.partition(":")[0] for value in vars(options).values() if isinstance(value, str) and ":" in value}
+    named = {
+        value.partition(":")[0]
+        for value in vars(options).values()
+        if isinstance(value, str) and ":" in value
+    }
     modules = {getattr(sys.modules.get(name), "__file__", None) for name in named}
     frames = traceback.extract_tb(error.__traceback__)
     if error.__cause__ is not None:
         frames += traceback.extract_tb(error.__cause__.__traceback__)
-    for file, line, function in _FRAME.findall("\n".join(getattr(error, "__notes__", ()))):  # of a worker process
-        frames.append(traceback.FrameSummary(file, int(line), function, lookup_line=False))
-    own = [frame for frame in frames if frame.filename in modules or not frame.filename.startswith(_LIBRARIES)]
+    # of a worker process
+    for file, line, function in _FRAME.findall(
+        "\n".join(getattr(error, "__notes__", ()))
+    ):
+        frames.append(
+            traceback.FrameSummary(file, int(line), function, lookup_line=False)
+        )
+    own = [
+        frame
+        for frame in frames
+        if frame.filename in modules or not frame.filename.startswith(_LIBRARIES)
+    ]
     if own:
         return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}: "
-    return "" if getattr(error, "__notes__", ()) else None
+    if getattr(error, "__notes__", ()):
+        return ""
+    return None

@@ -46,18 +46,40 @@ def add(commands: Any) -> None:
     command = add_command(commands, run)
     add_source_options(command)
     question = command.add_mutually_exclusive_group(required=True)
-    add_value(question, "--filter", "MODULE:FUNCTION", "function of an example: whether to keep it", str)
-    add_value(question, "--split-by", "KEY", "leaf, or MODULE:FUNCTION of an example: the group of a row", str)
     add_value(
-        question, "--pack", "SEQ_LEN", "entries of a packed row: measure all documents, and plan the rows", _seq_len
+        question,
+        "--filter",
+        "MODULE:FUNCTION",
+        "function of an example: whether to keep it",
+        str,
+    )
+    add_value(
+        question,
+        "--split-by",
+        "KEY",
+        "leaf, or MODULE:FUNCTION of an example: the group of a row",
+        str,
+    )
+    add_value(
+        question,
+        "--pack",
+        "SEQ_LEN",
+        "entries of a packed row: measure all documents, and plan the rows",
+        _seq_len,
     )
     records = "find the records of tar, TFRecord or JSON lines files"
     question.add_argument("--records", action="store_const", const=True, help=records)
     add_value(command, "--out", "PATH", "path of the index", str, required=True)
     command.add_argument(
-        "--key", help="name of the filter function, or of the maps before --pack, if their code does not identify them"
+        "--key",
+        help="name of the filter function, or of the maps before --pack, if their code does not identify them",
     )
-    add_value(command, "--workers", "N", "threads of --filter and --split-by (default: 4, more for remote data)")
+    add_value(
+        command,
+        "--workers",
+        "N",
+        "threads of --filter and --split-by (default: 4, more for remote data)",
+    )
     add_executor(command)
 
 
@@ -68,23 +90,50 @@ def run(options: argparse.Namespace) -> int:
         LoadaxError: When an option is invalid, or data can't be read.
     """
     if options.key is not None and options.filter is None and options.pack is None:
-        raise ArgumentError(f"--key {options.key} applies to --filter and --pack alone; leave it out")
-    dataset = _with_records(options) if options.records else find_opener(options).open()
-    scan = {"index": options.out, "workers": options.workers, "executor": options.executor}
-    if options.filter is not None:
-        kept = dataset.filter(import_function(options.filter, "--filter"), options.key, **scan)
-        entry, said = "filter", f"keeps {len(kept)} of {len(dataset)} rows"
-    elif options.split_by is not None:
-        key: Any = import_function(options.split_by, "--split-by") if ":" in options.split_by else options.split_by
-        dataset.split_by(key, 0.5, **scan)
-        entry, said = "split_by", f"knows the groups of {len(dataset)} rows"
-    elif options.pack is not None:
-        packed = dataset.pack(options.pack, index=options.out, key=options.key, executor=options.executor)
-        entry, said = "lengths", f"packs {len(dataset)} documents into {len(packed)} rows"
+        raise ArgumentError(
+            f"--key {options.key} applies to --filter and --pack alone; leave it out"
+        )
+    if options.records:
+        dataset = _with_records(options)
     else:
-        entry, said = ENTRY, f"knows the records of {len(dataset)} rows"
+        dataset = find_opener(options).open()
+    scan = {
+        "index": options.out,
+        "workers": options.workers,
+        "executor": options.executor,
+    }
+    if options.filter is not None:
+        kept = dataset.filter(
+            import_function(options.filter, "--filter"), options.key, **scan
+        )
+        entry = "filter"
+        said = f"keeps {len(kept)} of {len(dataset)} rows"
+    elif options.split_by is not None:
+        key: Any
+        if ":" in options.split_by:
+            key = import_function(options.split_by, "--split-by")
+        else:
+            key = options.split_by
+        dataset.split_by(key, 0.5, **scan)
+        entry = "split_by"
+        said = f"knows the groups of {len(dataset)} rows"
+    elif options.pack is not None:
+        packed = dataset.pack(
+            options.pack,
+            index=options.out,
+            key=options.key,
+            executor=options.executor,
+        )
+        entry = "lengths"
+        said = f"packs {len(dataset)} documents into {len(packed)} rows"
+    else:
+        entry = ENTRY
+        said = f"knows the records of {len(dataset)} rows"
     if not IndexFolder(options.out).path(entry).exists():
-        raise ArgumentError(f"{options.out} was not written: changes of the function can't be detected; pass --key")
+        raise ArgumentError(
+            f"{options.out} was not written: changes of the function can't be "
+            "detected; pass --key"
+        )
     show(f"{options.out}: {said}")
     return 0
 
@@ -96,17 +145,28 @@ def _with_records(options: argparse.Namespace) -> Dataset:
         ArgumentError: When they are files of another format, or a function.
     """
     opener = find_opener(options)
-    if opener.path is None or "index" not in signature(getattr(io, opener.function)).parameters:
+    if (
+        opener.path is None
+        or "index" not in signature(getattr(io, opener.function)).parameters
+    ):
         raise ArgumentError(
-            f"--records is for tar, TFRecord and JSON lines files, which {options.source} is not; pass their path"
+            "--records is for tar, TFRecord and JSON lines files, which "
+            f"{options.source} is not; pass their path"
         )
-    if options.executor is not None:  # which finds the records; opening the files then finds the index
-        own = RecordOptions(options.out, opener.arguments.get("cache"), executor=options.executor)
+    # which finds the records; opening the files then finds the index
+    if options.executor is not None:
+        own = RecordOptions(
+            options.out, opener.arguments.get("cache"), executor=options.executor
+        )
         open_files(FORMATS[opener.function], opener.path, own)
-    return opener._replace(arguments={**opener.arguments, "index": options.out}).open()
+    return opener._replace(
+        arguments={**opener.arguments, "index": options.out}
+    ).open()
 
 
 def _seq_len(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a length; pass a number of entries, 1 or more")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a length; pass a number of entries, 1 or more"
+        )
     return int(text)

@@ -31,9 +31,27 @@ from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.formats import FORMATS
 from loadax.sources.zarr.names import FINISHED
-from loadax.writing.survey import Stored, chunk_shape, codecs_of, file_shape, has_checksum, is_sharded, open_stored
+from loadax.writing.survey import (
+    Stored,
+    chunk_shape,
+    codecs_of,
+    file_shape,
+    has_checksum,
+    is_sharded,
+    open_stored,
+)
 
-_HEADER = ("array", "shape", "dtype", "chunk", "shard", "codecs", "checksum", "raw", "on disk")
+_HEADER = (
+    "array",
+    "shape",
+    "dtype",
+    "chunk",
+    "shard",
+    "codecs",
+    "checksum",
+    "raw",
+    "on disk",
+)
 
 
 def add(commands: Any) -> None:
@@ -48,7 +66,11 @@ def run(options: argparse.Namespace) -> int:
         LoadaxError: When there is no data.
     """
     opener = find_opener(options)
-    sys.stdout.writelines(_store_lines(opener) if opener.function == "from_zarr" else dataset_lines(opener))
+    sys.stdout.writelines(
+        _store_lines(opener)
+        if opener.function == "from_zarr"
+        else dataset_lines(opener)
+    )
     return 0
 
 
@@ -56,11 +78,15 @@ def _store_lines(opener: Opener) -> Iterator[str]:
     """Text about a zarr store, which may be damaged or half-written."""
     assert opener.path is not None
     stored = open_stored(opener.path, half_written=True)
-    arrays, wanted = stored.arrays, opener.arguments.get("variables")
+    arrays = stored.arrays
+    wanted = opener.arguments.get("variables")
     if wanted is not None:
         absent = sorted(set(wanted) - set(arrays))
         if absent:
-            raise ArgumentError(f"{redact(stored.location)} has no array {absent[0]!r}, but {some(arrays)}; pass these")
+            raise ArgumentError(
+                f"{redact(stored.location)} has no array {absent[0]!r}, but "
+                f"{some(arrays)}; pass these"
+            )
         arrays = {name: arrays[name] for name in wanted}
     yield f"{redact(stored.location)}: {_kind(arrays, stored.ragged)}\n{_state(stored)}\n"
     if arrays:
@@ -71,26 +97,46 @@ def _store_lines(opener: Opener) -> Iterator[str]:
 
 
 def _kind(arrays: Mapping[str, ts.TensorStore], ragged: Sequence[str]) -> str:
-    drivers = " and ".join(sorted({array.spec().to_json()["driver"] for array in arrays.values()}))
-    lengths = sorted({array.shape[0] for name, array in arrays.items() if array.rank and name not in ragged})
+    drivers = " and ".join(
+        sorted({array.spec().to_json()["driver"] for array in arrays.values()})
+    )
+    lengths = sorted(
+        {
+            array.shape[0]
+            for name, array in arrays.items()
+            if array.rank and name not in ragged
+        }
+    )
     single = list(arrays) == [""]
-    kind = f"{drivers} array" if single else f"{drivers} group, {count_text(len(arrays), 'array')}".strip()
-    return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows" if lengths else kind
+    if single:
+        kind = f"{drivers} array"
+    else:
+        kind = f"{drivers} group, {count_text(len(arrays), 'array')}".strip()
+    if lengths:
+        return f"{kind} of {' or '.join(f'{length:,}' for length in lengths)} rows"
+    return kind
 
 
 def _state(stored: Stored) -> str:
     if stored.manifest is not None:
         return f"manifest: yes ({FINISHED}): complete, written by loadax"
     if stored.partial is not None:
-        remedy = "finish it with `loadax convert … --resume`, or delete it; it can't be opened"
+        remedy = (
+            "finish it with `loadax convert … --resume`, or delete it; it can't be "
+            "opened"
+        )
         return f"manifest: HALF-WRITTEN (no {FINISHED}): {remedy}"
-    return f"manifest: none (no {FINISHED}): written by another program; `loadax verify` checks whether it is complete"
+    return (
+        f"manifest: none (no {FINISHED}): written by another program; `loadax "
+        "verify` checks whether it is complete"
+    )
 
 
 def _line(name: str, stored: Stored) -> list[str]:
     array = stored.arrays[name]
     names = [name for name, _ in codecs_of(array) if name not in ("bytes", "raw")]
-    raw, on_disk = stored.raw_bytes(name), _stored_bytes(array)
+    raw = stored.raw_bytes(name)
+    on_disk = _stored_bytes(array)
     return [
         name or "(itself)",
         _shape(name, stored),
@@ -100,7 +146,11 @@ def _line(name: str, stored: Stored) -> list[str]:
         " ".join(names) or "none",
         "yes" if has_checksum(array) else "NO",
         size_text(raw),
-        "not local" if on_disk is None else f"{size_text(on_disk)} ({raw / on_disk:.1f}x)" if on_disk else "0 B",
+        "not local"
+        if on_disk is None
+        else f"{size_text(on_disk)} ({raw / on_disk:.1f}x)"
+        if on_disk
+        else "0 B",
     ]
 
 
@@ -108,23 +158,38 @@ def _shape(name: str, stored: Stored) -> str:
     shape = stored.arrays[name].shape
     if name not in stored.ragged:
         return " x ".join(map(str, shape)) or "a single value"
-    entries = "unknown" if stored.lengths is None else stored.lengths[:, stored.ragged.index(name)].sum()
+    if stored.lengths is None:
+        entries = "unknown"
+    else:
+        entries = stored.lengths[:, stored.ragged.index(name)].sum()
     return " x ".join(map(str, ("ragged", *shape[3:]))) + f" ({entries} entries)"
 
 
 def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
     """Rows and raw size of a chunk; its whole shape, if it has only some columns."""
     size = size_text(math.prod(shape) * array.dtype.numpy_dtype.itemsize)
-    whole = all(extent >= all_ for extent, all_ in zip(shape[1:], array.shape[1:], strict=True))
-    return f"{count_text(shape[0], 'row')} ({size})" if shape and whole else f"{' x '.join(map(str, shape))} ({size})"
+    whole = all(
+        extent >= all_
+        for extent, all_ in zip(shape[1:], array.shape[1:], strict=True)
+    )
+    if shape and whole:
+        return f"{count_text(shape[0], 'row')} ({size})"
+    return f"{' x '.join(map(str, shape))} ({size})"
 
 
 def _stored_bytes(array: ts.TensorStore) -> int | None:
     """Bytes in the array's folder; None if it is not on this machine."""
-    spec = {} if array.kvstore is None else array.kvstore.spec().to_json()
+    if array.kvstore is None:
+        spec = {}
+    else:
+        spec = array.kvstore.spec().to_json()
     if spec.get("driver") != "file":
         return None
-    return sum(Path(folder, name).stat().st_size for folder, _, names in os.walk(spec["path"]) for name in names)
+    return sum(
+        Path(folder, name).stat().st_size
+        for folder, _, names in os.walk(spec["path"])
+        for name in names
+    )
 
 
 def dataset_lines(opener: Opener) -> Iterator[str]:
@@ -134,23 +199,41 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
         opener: The call that opens it.
     """
     dataset = opener.open()
-    source, name = dataset.source, opener.path or opener.function
+    source = dataset.source
+    name = opener.path or opener.function
     is_folder = opener.path is not None and FORMATS[opener.function].is_folder
-    kind = "folder" if is_folder else "file"
-    files = f" in {count_text(len(source.addresses), kind)}" if source.addresses else ""
+    if is_folder:
+        kind = "folder"
+    else:
+        kind = "file"
+    if source.addresses:
+        files = f" in {count_text(len(source.addresses), kind)}"
+    else:
+        files = ""
     yield f"{redact(name)}: {count_text(len(dataset), 'row')}{files}\n\n"
     specs, structure = flatten_spec(dataset.spec)
     rows = [
-        (leaf or "(itself)", " x ".join(map(str, spec.shape)) or "a single value", str(spec.dtype))
+        (
+            leaf or "(itself)",
+            " x ".join(map(str, spec.shape)) or "a single value",
+            str(spec.dtype),
+        )
         for leaf, spec in zip(structure.paths, specs, strict=True)
     ]
     yield table(("leaf", "shape", "dtype"), rows)
     yield f"{redact(repr(source))}\n"
-    if source.spec is None or source.rows_probed or (is_folder and source.traits.reads_examples):
+    if (
+        source.spec is None
+        or source.rows_probed
+        or (is_folder and source.traits.reads_examples)
+    ):
         yield "shapes and dtypes are those of row 0: other rows may have other shapes\n"
     starts = chunk_starts(source)
     if starts is not None:  # not of memory-mapped chunks, which are not decoded
         sizes = np.diff(np.asarray(starts), append=len(source))
-        rows_text = f"{sizes.min():,} to {sizes.max():,} rows" if sizes.min() < sizes.max() else f"{sizes[0]:,} rows"
+        if sizes.min() < sizes.max():
+            rows_text = f"{sizes.min():,} to {sizes.max():,} rows"
+        else:
+            rows_text = f"{sizes[0]:,} rows"
         yield f"{count_text(len(starts), 'chunk')} of {rows_text}, each decoded whole\n"
     yield f"\n{opener.code}\n"

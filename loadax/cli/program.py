@@ -13,7 +13,8 @@ from loadax.cli.terminal import discard, is_interrupt, is_of_output, say
 
 _WRONG = 2  # exit code for invalid arguments or data, as in argparse
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
-_BROKEN_PIPE = 141  # exit code of a program whose output is no longer read, as in shells
+# exit code of a program whose output is no longer read, as in shells
+_BROKEN_PIPE = 141
 _GRACE = 1.5  # seconds from Ctrl-C to the end
 _RESUME = "loadax: pass --resume to continue a store that was begun"
 
@@ -41,14 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:
         if is_interrupt(error):
             told.set()
-            say("loadax: interrupted", *getattr(error, "__notes__", ()), *_repeated(arguments))
+            say(
+                "loadax: interrupted",
+                *getattr(error, "__notes__", ()),
+                *_repeated(arguments),
+            )
             return _INTERRUPTED
         if not is_of_output(error):
             raise
         discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return _BROKEN_PIPE
-        say(f"loadax: error: the output can't be written: {getattr(error, 'strerror', error)}")
+        say(
+            "loadax: error: the output can't be written: "
+            f"{getattr(error, 'strerror', error)}"
+        )
         return _WRONG
 
 
@@ -57,7 +65,12 @@ def _repeated(arguments: Sequence[str] | None) -> list[str]:
     command = sys.argv[1:] if arguments is None else arguments
     if command[:1] != ["index"]:
         return []
-    return [f"loadax: to continue, run the same command: {shlex.join(['loadax', *command])}"]
+    return [
+        (
+            "loadax: to continue, run the same command: "
+            f"{shlex.join(['loadax', *command])}"
+        )
+    ]
 
 
 def _end_after_interrupt(told: threading.Event) -> None:
@@ -68,14 +81,20 @@ def _end_after_interrupt(told: threading.Event) -> None:
     """
     arrived, signalled = os.pipe()
     os.set_blocking(signalled, False)
-    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)  # C code writes there whatever the main thread does
+    # C code writes there whatever the main thread does
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
 
     def end() -> None:
-        while os.read(arrived, 1) != bytes([signal.SIGINT]):  # a module of the user's may handle other signals
+        # a module of the user's may handle other signals
+        while os.read(arrived, 1) != bytes([signal.SIGINT]):
             pass
         select.select([arrived], [], [], _GRACE)  # until a second one
         if not told.is_set():
-            say("loadax: interrupted", *[_RESUME] * (sys.argv[1:2] == ["convert"]), *_repeated(None))
+            say(
+                "loadax: interrupted",
+                *[_RESUME] * (sys.argv[1:2] == ["convert"]),
+                *_repeated(None),
+            )
         os._exit(_INTERRUPTED)
 
     threading.Thread(target=end, name="loadax-interrupts", daemon=True).start()

@@ -30,10 +30,15 @@ def discard(stream: IO[str]) -> None:
 
 def is_interrupt(error: BaseException | None) -> bool:
     """Whether a Ctrl-C is the cause, which may strike anywhere and make other exceptions follow, as of a lock."""
-    return error is not None and (isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__))
+    return error is not None and (
+        isinstance(error, KeyboardInterrupt) or is_interrupt(error.__context__)
+    )
 
 
 def is_of_output(error: BaseException) -> bool:
     """Whether stdout could not be written: the only file that modules of this folder write without looking after it."""
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, OSError) and Path(frames[-1].filename).parent == Path(__file__).parent
+    return (
+        isinstance(error, OSError)
+        and Path(frames[-1].filename).parent == Path(__file__).parent
+    )

@@ -27,8 +27,16 @@ _DAMAGED = 1  # exit code; not that of an error, since the check itself succeede
 def add(commands: Any) -> None:
     """Adds `verify` to the commands."""
     command = add_command(commands, run)
-    command.add_argument("path", metavar="PATH", help="path or URL of a zarr array or group")
-    add_value(command, "--index", "PATH", "folder that keeps the result of an interrupted check", str)
+    command.add_argument(
+        "path", metavar="PATH", help="path or URL of a zarr array or group"
+    )
+    add_value(
+        command,
+        "--index",
+        "PATH",
+        "folder that keeps the result of an interrupted check",
+        str,
+    )
     add_executor(command)
 
 
@@ -40,16 +48,30 @@ def run(options: argparse.Namespace) -> int:
     """
     report = verify(options.path, options.index, options.executor)
     for damage in report.damages:
-        name = f"{damage.array}: " if damage.array else ""
+        if damage.array:
+            name = f"{damage.array}: "
+        else:
+            name = ""
         show(f"{name}rows {damage.start} to {damage.stop - 1}: {damage.message}")
-    rows, arrays = count_text(report.rows, "row"), count_text(report.arrays, "array")
+    rows = count_text(report.rows, "row")
+    arrays = count_text(report.arrays, "array")
     summary = f"{report.location}: {rows} of {arrays}, {size_text(report.nbytes)} raw"
     if report.damages:
-        show(f"{summary}: {count_text(len(report.damages), 'damaged place')}; copy or write those files again")
-        if not report.ours and any("NOT_FOUND: chunk" in damage.message for damage in report.damages):
-            show("missing chunks may contain only the fill value: some writers leave such chunks out")
+        show(
+            f"{summary}: {count_text(len(report.damages), 'damaged place')}; copy or "
+            "write those files again"
+        )
+        if not report.ours and any(
+            "NOT_FOUND: chunk" in damage.message for damage in report.damages
+        ):
+            show(
+                "missing chunks may contain only the fill value: some writers leave "
+                "such chunks out"
+            )
         return _DAMAGED
     show(f"{summary}: all can be read")
     for name in report.unchecked:
-        show(f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed")
+        show(
+            f"{name or 'the array'} has no checksums: flipped bits in it go unnoticed"
+        )
     return 0

@@ -10,13 +10,32 @@ from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import LeafError
 from loadax.plan.part_orders import by_part
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    ArraySpec,
+    Boxes,
+    Integers,
+    LeafArrays,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.reader import Reader
-from loadax.sources.base import BaseSource, Below, Child, MapChild, asked_for, joint_traits, scatter_into
+from loadax.sources.base import (
+    BaseSource,
+    Below,
+    Child,
+    MapChild,
+    asked_for,
+    joint_traits,
+    scatter_into,
+)
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.origins import have_common_origins
 
-_FEW = 32  # rows of a part below which a read of each array costs less than one of the part
+# rows of a part below which a read of each array costs less than one of the part
+_FEW = 32
 
 
 @final
@@ -37,17 +56,27 @@ class ConcatenatedSource(BaseSource):
     # Spec of all parts; None if they differ: then a map must make the rows equal before they are stacked
     spec: Tree = None
 
-    def __init__(self, parts: Sequence[Reader], verb: str = "concat", names: Sequence[str] | None = None):
+    def __init__(
+        self,
+        parts: Sequence[Reader],
+        verb: str = "concat",
+        names: Sequence[str] | None = None,
+    ):
         self._parts = list(parts)
-        self._verb, self._names = verb, names
+        self._verb = verb
+        self._names = names
         self._ends = np.cumsum([part.num_rows for part in self._parts])
         self._begins = self._ends - [part.num_rows for part in self._parts]
         specs: list[tuple[list[ArraySpec], Any]] = []
         self._difference: str | None = None
         for index, part in enumerate(self._parts):
             below = _difference_within(part)
-            specs.append(flatten_spec(part.spec_of_part) if below is None else ([], None))
-            self._difference = self._difference or below or self._compare(index, specs[0], specs[-1])
+            specs.append(
+                flatten_spec(part.spec_of_part) if below is None else ([], None)
+            )
+            self._difference = (
+                self._difference or below or self._compare(index, specs[0], specs[-1])
+            )
         self._structure = specs[0][1]
         joined = joint_traits([part.traits for part in self._parts])
         same = self._difference is None
@@ -56,45 +85,76 @@ class ConcatenatedSource(BaseSource):
         elif not joined.reads_examples:
             raise LeafError(self._difference)
         # Documents may differ in length, but in nothing else.
-        kinds = [] if same else [(tree, [(leaf.dtype, len(leaf.shape)) for leaf in leaves]) for leaves, tree in specs]
-        alike = all(kind == kinds[0] for kind in kinds) and self._structure is not None
-        reads_columns, reads_parts = joined.reads_columns and same, joined.reads_parts and alike
-        shared_by = joined.shared_by or f"{verb}()" * have_common_origins([part.source for part in parts])
-        self.traits = joined._replace(reads_columns=reads_columns, reads_parts=reads_parts, shared_by=shared_by)
+        if same:
+            kinds = []
+        else:
+            kinds = [
+                (tree, [(leaf.dtype, len(leaf.shape)) for leaf in leaves])
+                for leaves, tree in specs
+            ]
+        alike = (
+            all(kind == kinds[0] for kind in kinds) and self._structure is not None
+        )
+        reads_columns = joined.reads_columns and same
+        reads_parts = joined.reads_parts and alike
+        shared_by = joined.shared_by or f"{verb}()" * have_common_origins(
+            [part.source for part in parts]
+        )
+        self.traits = joined._replace(
+            reads_columns=reads_columns, reads_parts=reads_parts, shared_by=shared_by
+        )
         self._dtypes = [spec.dtype for spec in specs[0][0]]
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __repr__(self) -> str:
-        return f"{'concatenation' if self._names is None else 'mixture'} of {len(self._parts)}"
+        return (
+            f"{'concatenation' if self._names is None else 'mixture'} of "
+            f"{len(self._parts)}"
+        )
 
     @property
     def children(self) -> Sequence[Child]:
         names = self._names or [f"part {index}" for index in range(len(self._parts))]
         return [
             Child(name, part.source, begin, maps=part.maps)
-            for name, part, begin in zip(names, self._parts, self._begins.tolist(), strict=True)
+            for name, part, begin in zip(
+                names, self._parts, self._begins.tolist(), strict=True
+            )
         ]
 
     def map_children(self, wrap: MapChild) -> "ConcatenatedSource":
-        parts = [part.with_source(wrap(child)) for part, child in zip(self._parts, self.children, strict=True)]
+        parts = [
+            part.with_source(wrap(child))
+            for part, child in zip(self._parts, self.children, strict=True)
+        ]
         return ConcatenatedSource(parts, self._verb, self._names)
 
     @property
     def rows_probed(self) -> int:
-        return sum(part.probed if _difference_within(part) is None else part.source.rows_probed for part in self._parts)
+        return sum(
+            part.probed
+            if _difference_within(part) is None
+            else part.source.rows_probed
+            for part in self._parts
+        )
 
     def describe(self) -> list[Any]:
         described = [part.describe() for part in self._parts]
-        return [["concat", described]] if any(described) else []
+        if any(described):
+            return [["concat", described]]
+        return []
 
     @property
     def chunks(self) -> Integers | None:
         """Chunks of all parts; None if a part has no chunks or has maps."""
         chunks = []
         for part, begin in zip(self._parts, self._begins, strict=True):
-            starts = None if part.maps else chunk_starts(part.source)
+            if part.maps:
+                starts = None
+            else:
+                starts = chunk_starts(part.source)
             if starts is None:
                 return None
             chunks.append(np.asarray(starts, np.int64) + begin)
@@ -118,7 +178,9 @@ class ConcatenatedSource(BaseSource):
         return part.source.documents(inner)
 
     def squared_lengths(self, rows: Integers) -> Array | None:
-        return self._known(rows, np.float64, lambda part, inner: part.source.squared_lengths(inner))
+        return self._known(
+            rows, np.float64, lambda part, inner: part.source.squared_lengths(inner)
+        )
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._known(rows, np.int64, Reader.lengths)
@@ -137,10 +199,15 @@ class ConcatenatedSource(BaseSource):
             batch = part.read_visits(Visits(inner, visits.epochs[positions]))
             if len(positions) == len(visits.rows):
                 return batch
-            out = out or [np.empty((len(visits.rows), *spec.shape), spec.dtype) for spec in specs]
+            out = out or [
+                np.empty((len(visits.rows), *spec.shape), spec.dtype)
+                for spec in specs
+            ]
             for destination, leaf in zip(out, flatten(batch)[0], strict=True):
                 destination[positions] = leaf
-        return self._structure.build(out or [np.empty((0, *spec.shape), spec.dtype) for spec in specs])
+        return self._structure.build(
+            out or [np.empty((0, *spec.shape), spec.dtype) for spec in specs]
+        )
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         out: list[Tree] = [None] * len(visits.rows)
@@ -157,25 +224,38 @@ class ConcatenatedSource(BaseSource):
         rows = check_rows(rows, len(self))
         owner = np.searchsorted(self._ends, rows, side="right")
         met = np.unique(owner).tolist()
-        memory = {index: self._parts[index].source.memory for index in met} if len(rows) < _FEW * len(met) else {}
+        if len(rows) < _FEW * len(met):
+            memory = {index: self._parts[index].source.memory for index in met}
+        else:
+            memory = {}
         if memory and None not in memory.values():
             inner = (rows - self._begins[owner]).tolist()
             for leaf, columns, destination in asked_for(range(len(out)), boxes, out):
                 box = [slice(*column) for column in columns]
-                for place, (index, row) in enumerate(zip(owner.tolist(), inner, strict=True)):
+                for place, (index, row) in enumerate(
+                    zip(owner.tolist(), inner, strict=True)
+                ):
                     destination[place] = memory[index][leaf][row, *box]
             return
         for part, positions, inner in self._owned(rows):
             scatter_into(part.source, inner, boxes, out, positions)
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         begins = np.cumsum(lengths) - lengths
         out = [
             np.empty(int(lengths.sum()), dtype) if want else None
             for dtype, want in zip(self._dtypes, wanted, strict=True)
         ]
         for part, positions, inner in self._owned(rows):
-            part_values = part.source.read_parts(inner, starts[positions], lengths[positions], wanted)
+            part_values = part.source.read_parts(
+                inner, starts[positions], lengths[positions], wanted
+            )
             places = indices(begins[positions], lengths[positions])
             for destination, values in zip(out, part_values, strict=True):
                 if destination is not None:
@@ -191,7 +271,12 @@ class ConcatenatedSource(BaseSource):
             for index, positions in by_part(owner, np.arange(len(rows)))
         ]
 
-    def _known(self, rows: Integers, dtype: Any, known: Callable[[Reader, Integers], Array | None]) -> Array | None:
+    def _known(
+        self,
+        rows: Integers,
+        dtype: Any,
+        known: Callable[[Reader, Integers], Array | None],
+    ) -> Array | None:
         """What the parts know of rows; None if one does not."""
         out = np.empty(len(rows), dtype)
         for part, positions, inner in self._owned(rows):
@@ -206,30 +291,51 @@ class ConcatenatedSource(BaseSource):
         return part, int(inner[0])
 
     def _compare(
-        self, index: int, first: tuple[list[ArraySpec], Any], other: tuple[list[ArraySpec], Any]
+        self,
+        index: int,
+        first: tuple[list[ArraySpec], Any],
+        other: tuple[list[ArraySpec], Any],
     ) -> str | None:
         """Describes how a part's element spec differs from that of part 0; None if it does not."""
         (specs, structure), (others, its_structure) = first, other
         if first == other:
             return None
-        its_name, name = self._called(index), self._called(0)
+        its_name = self._called(index)
+        name = self._called(0)
         if difference := structure.static_difference(its_structure):
-            return f"{self._verb}: in {its_name} {difference} as in {name}; map them to one value first"
+            return (
+                f"{self._verb}: in {its_name} {difference} as in {name}; map them to "
+                "one value first"
+            )
         if structure != its_structure:
-            own, its = structure.paths, its_structure.paths
-            return f"{self._verb}: {its_name} has the leaves {its}, {name} has {own}; map them to one structure first"
-        path, *unlike = next(leaf for leaf in zip(structure.paths, specs, others, strict=True) if leaf[1] != leaf[2])
+            own = structure.paths
+            its = its_structure.paths
+            return (
+                f"{self._verb}: {its_name} has the leaves {its}, {name} has {own}; "
+                "map them to one structure first"
+            )
+        path, *unlike = next(
+            leaf
+            for leaf in zip(structure.paths, specs, others, strict=True)
+            if leaf[1] != leaf[2]
+        )
         own, its = (f"{spec.dtype}{list(spec.shape)}" for spec in unlike)
         return (
-            f"{self._verb}: leaf {path or 'of the example'} is {its} in {its_name} and {own} in {name}; "
-            "map them to one shape and dtype first"
+            f"{self._verb}: leaf {path or 'of the example'} is {its} in {its_name} "
+            f"and {own} in {name}; map them to one shape and dtype first"
         )
 
     def _called(self, index: int) -> str:
-        return f"part {index}" if self._names is None else f"dataset {self._names[index]!r}"
+        if self._names is None:
+            return f"part {index}"
+        return f"dataset {self._names[index]!r}"
 
 
 def _difference_within(part: Reader) -> str | None:
     """Describes how the rows of a part, itself a concatenation, differ from each other; None if they don't."""
     source = part.source
-    return source._difference if isinstance(source, ConcatenatedSource) and not part.maps else None  # noqa: SLF001 - same class
+    return (
+        source._difference  # noqa: SLF001 - same class
+        if isinstance(source, ConcatenatedSource) and not part.maps
+        else None
+    )

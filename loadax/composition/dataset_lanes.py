@@ -10,8 +10,11 @@ from loadax.protocols import Order, Tree
 from loadax.reader import Reader
 from loadax.sources.wrappers.chunk_cache import with_chunks
 
-_MOST_ROWS, _MOST_BYTES = 32, 1 << 20  # of one lane, that are read at once
-_SPARE = 2  # chunks to keep, as a multiple of those of a window: one ends while the next begins
+# of one lane, that are read at once
+_MOST_ROWS = 32
+_MOST_BYTES = 1 << 20
+# chunks to keep, as a multiple of those of a window: one ends while the next begins
+_SPARE = 2
 
 
 @final
@@ -27,13 +30,17 @@ class DatasetLanes:
     """
 
     def __init__(self, reader: Reader, order: Order):
-        self._reader, self._order = reader, order
+        self._reader = reader
+        self._order = order
 
     def __call__(self, lane: int, lanes: int, epoch: int) -> "DatasetLane":
-        reader, blocks = self._reader, self._order.shuffle and self._order.shuffle.blocks
+        reader = self._reader
+        blocks = self._order.shuffle and self._order.shuffle.blocks
         if blocks is not None:
             chunks = _SPARE * blocks.window + _MOST_ROWS // blocks.rows
-            reader = reader.over(lambda source, times: with_chunks(source, chunks, times))
+            reader = reader.over(
+                lambda source, times: with_chunks(source, chunks, times)
+            )
         return DatasetLane(reader, self._order, lane, lanes, epoch)
 
 
@@ -44,10 +51,16 @@ class DatasetLane(Iterator[Tree]):
     Rows are read some at a time: few at first, so that the first one comes early. Lanes do this at different steps.
     """
 
-    def __init__(self, reader: Reader, order: Order, lane: int, lanes: int, epoch: int):
-        self._reader, self._order = reader, order
-        self._lane, self._lanes, self._epoch = lane, lanes, epoch
-        self._position, self._served = lane, 0
+    def __init__(
+        self, reader: Reader, order: Order, lane: int, lanes: int, epoch: int
+    ):
+        self._reader = reader
+        self._order = order
+        self._lane = lane
+        self._lanes = lanes
+        self._epoch = epoch
+        self._position = lane
+        self._served = 0
         self._rows: list[Tree] = []  # the next ones, the last one first
         self._most = _MOST_ROWS
 
@@ -68,11 +81,16 @@ class DatasetLane(Iterator[Tree]):
         return self._position
 
     def set_state(self, state: int) -> None:
-        self._position, self._rows = state, []
+        self._position = state
+        self._rows = []
 
     def _read(self) -> None:
         index = self._position // self._lanes
-        count = min(1 + self._served // 4, _MOST_ROWS - (index + self._lane) % _MOST_ROWS, self._most)
+        count = min(
+            1 + self._served // 4,
+            _MOST_ROWS - (index + self._lane) % _MOST_ROWS,
+            self._most,
+        )
         end = min(self._order.size, self._position + count * self._lanes)
         positions = np.arange(self._position, end, self._lanes)
         if not len(positions):

@@ -85,9 +85,13 @@ class FlatMapSource(BaseSource):
     """
 
     def __init__(self, reader: Reader, lists: FanOut | Counts, name: str):
-        self._reader, self._lists, self._name = reader, lists, name
+        self._reader = reader
+        self._lists = lists
+        self._name = name
         shared_by = reader.traits.shared_by or "flat_map()"
-        self.traits = reader.traits._replace(reads_examples=True, attributes={}, shared_by=shared_by)
+        self.traits = reader.traits._replace(
+            reads_examples=True, attributes={}, shared_by=shared_by
+        )
         # Row, epoch and entry that were read last, and the list. One tuple: threads replace it atomically.
         self._last: tuple[tuple[int, int], int, list[Any]] = (-1, -1), 0, []
 
@@ -107,7 +111,9 @@ class FlatMapSource(BaseSource):
         return (Child("", self._reader.source, None, maps=self._reader.maps),)
 
     def map_children(self, wrap: MapChild) -> "FlatMapSource":
-        return FlatMapSource(self._reader.with_source(wrap(self.children[0])), self._lists, self._name)
+        return FlatMapSource(
+            self._reader.with_source(wrap(self.children[0])), self._lists, self._name
+        )
 
     def describe(self) -> list[Any]:
         return [["flat_map", *self._lists.described, self._reader.describe()]]
@@ -116,21 +122,29 @@ class FlatMapSource(BaseSource):
     def chunks(self) -> Integers | range | None:
         """First rows of the lists that are made of a chunk."""
         starts = chunk_starts(self._reader.source)
-        return None if starts is None else self._lists.begins(starts)
+        if starts is None:
+            return None
+        return self._lists.begins(starts)
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
-        return np.arange(len(rows), dtype=np.int64), self._lists.entries(Visits(rows, np.zeros_like(rows)))[0].rows
+        return np.arange(len(rows), dtype=np.int64), self._lists.entries(
+            Visits(rows, np.zeros_like(rows))
+        )[0].rows
 
     def locate(self, row: int) -> list[Location]:
         return self.locate_visit(row, 0)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
-        rows, epochs = self._lists.entries(Visits(np.array([row]), np.array([epoch])))[0]
+        rows, epochs = self._lists.entries(
+            Visits(np.array([row]), np.array([epoch]))
+        )[0]
         return self._reader.source.locate_visit(int(rows[0]), int(epochs[0]))
 
     def read_visits(self, visits: Visits) -> Tree:
         examples = self.read_examples(visits)
-        first = examples or self.read_examples(Visits(np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        first = examples or self.read_examples(
+            Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))
+        )
         return stack(examples, spec_of(first[0]), visits.rows.tolist())
 
     def read_examples(self, visits: Visits) -> list[Tree]:
@@ -139,9 +153,16 @@ class FlatMapSource(BaseSource):
         (rows, epochs), indices, lengths = self._lists.entries(
             Visits(check_rows(visits.rows, len(self)), visits.epochs)
         )
-        begins = np.any([np.diff(each, prepend=-1) != 0 for each in (rows, epochs, lengths)], axis=0)
-        lists = self._lists_of(Visits(rows[begins], epochs[begins]), int(indices[0]), int(indices[-1]))
-        for row, entries, length in zip(rows[begins].tolist(), lists, lengths[begins].tolist(), strict=True):
+        begins = np.any(
+            [np.diff(each, prepend=-1) != 0 for each in (rows, epochs, lengths)],
+            axis=0,
+        )
+        lists = self._lists_of(
+            Visits(rows[begins], epochs[begins]), int(indices[0]), int(indices[-1])
+        )
+        for row, entries, length in zip(
+            rows[begins].tolist(), lists, lengths[begins].tolist(), strict=True
+        ):
             self._check(entries, row, length)
         places = zip((np.cumsum(begins) - 1).tolist(), indices.tolist(), strict=True)
         found = [lists[place][index] for place, index in places]
@@ -151,17 +172,33 @@ class FlatMapSource(BaseSource):
         """Lists of rows. `first`: first entry that is read of the first list; `last`: last one of the last list."""
         visits = list(zip(rows.rows.tolist(), rows.epochs.tolist(), strict=True))
         visit, entry, kept = self._last
-        known = kept if visit == visits[0] and entry < first else []  # no entry is given twice: maps may change objects
+        # no entry is given twice: maps may change objects
+        if visit == visits[0] and entry < first:
+            known = kept
+        else:
+            known = []
         rest = Visits(rows.rows[len(known) :], rows.epochs[len(known) :])
         lists = known + (self._reader.results(rest) if len(rest.rows) else [])
         self._last = visits[-1], last, lists[-1:]
         return lists
 
     def _check(self, entries: Any, row: int, length: int) -> None:
-        if not isinstance(entries, list | tuple | np.ndarray) or getattr(entries, "shape", (0,)) == ():
-            what = f"flat_map {self._name} returned a {type(entries).__name__} for row {row}"
+        if (
+            not isinstance(entries, list | tuple | np.ndarray)
+            or getattr(entries, "shape", (0,)) == ()
+        ):
+            what = (
+                f"flat_map {self._name} returned a {type(entries).__name__} for row "
+                f"{row}"
+            )
             raise LeafError(f"{what}; return a list of {length} examples")
         if len(entries) != length:
             stated = f"{'fan_out' if isinstance(self._lists, FanOut) else 'counts'}={length}"
-            what = f"flat_map {self._name} returned {len(entries)} examples for row {row}, and {stated}"
-            raise LeafError(f"{what}; pass counts=, the number of examples that fn makes of each row")
+            what = (
+                f"flat_map {self._name} returned {len(entries)} examples for row "
+                f"{row}, and {stated}"
+            )
+            raise LeafError(
+                f"{what}; pass counts=, the number of examples that fn makes of each "
+                "row"
+            )

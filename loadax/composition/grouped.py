@@ -37,18 +37,35 @@ class GroupedSource(BaseSource):
         described: Everything that determines the groups, as JSON.
     """
 
-    def __init__(self, reader: Reader, order: Order, bounds: Integers, positions: Array, described: list[Any]):
-        self._reader, self._order, self.described = reader, order, [described]
-        self._bounds, self._positions = bounds, positions
+    def __init__(
+        self,
+        reader: Reader,
+        order: Order,
+        bounds: Integers,
+        positions: Array,
+        described: list[Any],
+    ):
+        self._reader = reader
+        self._order = order
+        self.described = [described]
+        self._bounds = bounds
+        self._positions = positions
         shared_by = reader.traits.shared_by or "group()" * order.repeats
-        own = reader.traits._replace(reads_examples=True, owns_memory=True, attributes={}, shared_by=shared_by)
-        self.traits = own._replace(reads_columns=False, reads_parts=False, num_maps=own.num_maps + 1)
+        own = reader.traits._replace(
+            reads_examples=True, owns_memory=True, attributes={}, shared_by=shared_by
+        )
+        self.traits = own._replace(
+            reads_columns=False, reads_parts=False, num_maps=own.num_maps + 1
+        )
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
     def __repr__(self) -> str:
-        return f"{count_text(len(self._positions), 'row')} in groups of {self._reader.source!r}"
+        return (
+            f"{count_text(len(self._positions), 'row')} in groups of "
+            f"{self._reader.source!r}"
+        )
 
     @property
     def children(self) -> Sequence[Child]:
@@ -57,35 +74,60 @@ class GroupedSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "GroupedSource":
         reader = self._reader.with_source(wrap(self.children[0]))
-        return GroupedSource(reader, self._order, self._bounds, self._positions, self.described[0])
+        return GroupedSource(
+            reader, self._order, self._bounds, self._positions, self.described[0]
+        )
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         below, counts = self._below(Visits(rows, np.zeros_like(rows)))
         return np.repeat(np.arange(len(rows)), counts), below.rows
 
     def documents(self, row: int) -> list[GroupedRow]:
-        return [GroupedRow(inner) for inner in self.rows_below(np.array([row]))[1].tolist()]
+        return [
+            GroupedRow(inner)
+            for inner in self.rows_below(np.array([row]))[1].tolist()
+        ]
 
     def read_visits(self, visits: Visits) -> Tree:
         examples = self.read_examples(visits)
-        spec = spec_of((examples or self.read_examples(Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))))[0])
+        spec = spec_of(
+            (
+                examples
+                or self.read_examples(
+                    Visits(np.zeros(1, np.int64), np.zeros(1, np.int64))
+                )
+            )[0]
+        )
         try:
             return stack(examples, spec, visits.rows.tolist())
         except LeafError as error:
-            failed = LeafError("a row of group() is a list of examples, which differ; make one shape of them: .map(fn)")
+            failed = LeafError(
+                "a row of group() is a list of examples, which differ; make one "
+                "shape of them: .map(fn)"
+            )
             failed.add_note(f"loadax: {error.args[0].partition(';')[0]}")
             raise failed from None
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         below, counts = self._below(visits)
-        examples = self._reader.examples(below) if len(below.rows) else []
+        if len(below.rows):
+            examples = self._reader.examples(below)
+        else:
+            examples = []
         ends = np.cumsum(counts).tolist()
-        return [examples[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+        return [
+            examples[end - count : end]
+            for end, count in zip(ends, counts.tolist(), strict=True)
+        ]
 
     def _below(self, visits: Visits) -> tuple[Visits, Integers]:
         """Visits of the rows of groups, and the number of rows of each group."""
         groups = check_rows(visits.rows, len(self))
-        first, counts = self._bounds[groups], self._bounds[groups + 1] - self._bounds[groups]
+        first = self._bounds[groups]
+        counts = self._bounds[groups + 1] - self._bounds[groups]
         positions = self._positions[indices(first, counts)].astype(np.int64)
-        epochs = np.zeros_like(visits.epochs) if self._order.varies else visits.epochs
+        if self._order.varies:
+            epochs = np.zeros_like(visits.epochs)
+        else:
+            epochs = visits.epochs
         return self._order.visits(np.repeat(epochs, counts), positions), counts

@@ -41,7 +41,8 @@ class ZippedSource(BaseSource):
     in_parts = True
 
     def __init__(self, parts: Sequence[ZipPart], structure: Structure):
-        self._parts, self._structure = list(parts), structure
+        self._parts = list(parts)
+        self._structure = structure
         own_epochs = any(part.order.varies for part in self._parts)
         joined = joint_traits([part.reader.traits for part in self._parts])
         self.traits = joined._replace(
@@ -79,12 +80,20 @@ class ZippedSource(BaseSource):
     @cached_property
     def _leaf_ends(self) -> list[int]:
         """Number of leaves up to and including each part."""
-        return np.cumsum([len(flatten_spec(part.reader.spec)[0]) for part in self._parts]).tolist()
+        return np.cumsum(
+            [len(flatten_spec(part.reader.spec)[0]) for part in self._parts]
+        ).tolist()
 
     @property
     def children(self) -> Sequence[Child]:
         return [
-            Child(name, reader.source, None, order.size / max(1, reader.num_rows), reader.maps)
+            Child(
+                name,
+                reader.source,
+                None,
+                order.size / max(1, reader.num_rows),
+                reader.maps,
+            )
             for name, reader, order in self._parts
         ]
 
@@ -98,28 +107,45 @@ class ZippedSource(BaseSource):
     @property
     def rows_probed(self) -> int:
         readers = [part.reader for part in self._parts]
-        return sum(reader.source.rows_probed if reader.ragged else reader.probed for reader in readers)
+        return sum(
+            reader.source.rows_probed if reader.ragged else reader.probed
+            for reader in readers
+        )
 
     def describe(self) -> list[Any]:
-        return [["zip", [[part.order.describe(), part.reader.describe()] for part in self._parts]]]
+        return [
+            [
+                "zip",
+                [
+                    [part.order.describe(), part.reader.describe()]
+                    for part in self._parts
+                ],
+            ]
+        ]
 
     @cached_property
     def chunks(self) -> Integers | range | None:
         """Chunks of the parts that have any, if they are equal and all orders are sequential; None otherwise."""
         all_starts = []
         for _, reader, order in self._parts:
-            starts, rows = chunk_starts(reader.source), order.row_range
+            starts = chunk_starts(reader.source)
+            rows = order.row_range
             if starts is None:
                 continue
             if rows is None or (rows.start, rows.step) != (0, 1):
                 return None
             all_starts.append(starts[: int(np.searchsorted(starts, order.size))])
         equal = all(np.array_equal(starts, all_starts[0]) for starts in all_starts)
-        return all_starts[0] if all_starts and equal else None
+        if all_starts and equal:
+            return all_starts[0]
+        return None
 
     def visits_below(self, visits: Visits) -> list[Below]:
         asked = np.arange(len(visits.rows))
-        return [Below(part.reader.source, asked, below) for part, below in self._below(visits)]
+        return [
+            Below(part.reader.source, asked, below)
+            for part, below in self._below(visits)
+        ]
 
     def locate(self, row: int) -> list[Location]:
         """Files of the row in every part, as of epoch 0."""
@@ -127,12 +153,16 @@ class ZippedSource(BaseSource):
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
         locations = []
-        for part, (rows, epochs) in self._below(Visits(np.array([row]), np.array([epoch]))):
+        for part, (rows, epochs) in self._below(
+            Visits(np.array([row]), np.array([epoch]))
+        ):
             locations += part.reader.source.locate_visit(int(rows[0]), int(epochs[0]))
         return locations
 
     def read_visits(self, visits: Visits) -> Tree:
-        return self._structure.build(_read(part.reader, below) for part, below in self._below(visits))
+        return self._structure.build(
+            _read(part.reader, below) for part, below in self._below(visits)
+        )
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         columns = [part.reader.examples(below) for part, below in self._below(visits)]
@@ -144,15 +174,23 @@ class ZippedSource(BaseSource):
             super().read_into(rows, boxes, out)
             return
         first = 0
-        for (part, below), end in zip(self._below(Visits(rows, np.zeros_like(rows))), self._leaf_ends, strict=True):
+        for (part, below), end in zip(
+            self._below(Visits(rows, np.zeros_like(rows))),
+            self._leaf_ends,
+            strict=True,
+        ):
             if any(box is not None for box in boxes[first:end]):
-                part.reader.source.read_into(below.rows, boxes[first:end], out[first:end])
+                part.reader.source.read_into(
+                    below.rows, boxes[first:end], out[first:end]
+                )
             first = end
 
     def _below(self, visits: Visits) -> Iterable[tuple[ZipPart, Visits]]:
         """Maps visits to the visits of every part."""
         rows = check_rows(visits.rows, len(self))
-        return ((part, part.order.visits(visits.epochs, rows)) for part in self._parts)
+        return (
+            (part, part.order.visits(visits.epochs, rows)) for part in self._parts
+        )
 
 
 def _read(reader: Reader, visits: Visits) -> Tree:

@@ -23,7 +23,8 @@ _SHOWN = 120  # characters of a value in a message
 
 def shown(value: Any) -> str:
     """A value as one line of a message, even if it is huge or its `repr` fails."""
-    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print more than 4,300 digits
+    # Python refuses to print more than 4,300 digits
+    if isinstance(value, int) and value.bit_length() > 256:
         return f"an int of {value.bit_length()} bits"
     try:
         if getattr(value, "ndim", 0) and not isinstance(value, type):
@@ -31,11 +32,17 @@ def shown(value: Any) -> str:
         text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - any object can be passed as an argument, and its methods can raise anything
         text = f"{type_text(value)}"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}…"
 
 
 def integer(
-    name: str, value: Any, least: int | None = None, most: int | None = LARGEST, remedy: str | None = None
+    name: str,
+    value: Any,
+    least: int | None = None,
+    most: int | None = LARGEST,
+    remedy: str | None = None,
 ) -> int:
     """The value as an int: a Python or NumPy integer, or a 0-dimensional array of NumPy or JAX.
 
@@ -49,14 +56,27 @@ def integer(
     Raises:
         ArgumentError: When the value is not an int, or outside the bounds.
     """
-    integer_value = None if _is_bool(value) or dimensions(value) else _index(value)
+    if _is_bool(value) or dimensions(value):
+        integer_value = None
+    else:
+        integer_value = _index(value)
     if integer_value is None:
-        wanted = "an int" if least is None else f"an int of {least} or more"
+        if least is None:
+            wanted = "an int"
+        else:
+            wanted = f"an int of {least} or more"
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy or wanted}")
     if least is not None and integer_value < least:
-        raise ArgumentError(f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}")
+        raise ArgumentError(
+            f"{name}={shown(integer_value)}: pass {remedy or f'{least} or more'}"
+        )
     if most is not None and (integer_value > most or integer_value < -LARGEST):
-        limit = "more than -2**63" if integer_value < 0 else "less than 2**63" if most == LARGEST else f"{most} or less"
+        if integer_value < 0:
+            limit = "more than -2**63"
+        elif most == LARGEST:
+            limit = "less than 2**63"
+        else:
+            limit = f"{most} or less"
         raise ArgumentError(f"{name}={shown(integer_value)}: pass {limit}")
     return integer_value
 
@@ -67,7 +87,11 @@ def number(name: str, value: Any, remedy: str) -> float:
     Raises:
         ArgumentError: Otherwise.
     """
-    if hasattr(type(value), "__float__") and not _is_bool(value) and not dimensions(value):
+    if (
+        hasattr(type(value), "__float__")
+        and not _is_bool(value)
+        and not dimensions(value)
+    ):
         try:
             result = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -90,10 +114,14 @@ def flag(name: str, value: Any, hint: str = "") -> bool:
 
 def optional_flag(name: str, value: Any) -> bool | None:
     """Same as `flag`, for an argument whose default is None."""
-    return None if value is None else flag(name, value, ", or leave it out")
+    if value is None:
+        return None
+    return flag(name, value, ", or leave it out")
 
 
-def choice(name: str, value: Any, options: Collection[str | None], remedy: str | None = None) -> Any:
+def choice(
+    name: str, value: Any, options: Collection[str | None], remedy: str | None = None
+) -> Any:
     """The value, if it is one of the options.
 
     Raises:
@@ -102,7 +130,10 @@ def choice(name: str, value: Any, options: Collection[str | None], remedy: str |
     # `in` alone would fail for an array, which compares elementwise.
     if not (value is None or isinstance(value, str)) or value not in options:
         *others, last = map(repr, options)
-        listed = f"{', '.join(others)} or {last}" if others else last
+        if others:
+            listed = f"{', '.join(others)} or {last}"
+        else:
+            listed = last
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy or listed}")
     return value
 
@@ -118,7 +149,10 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
     Raises:
         ArgumentError: When the value is not such an iterable.
     """
-    single = isinstance(value, str | bytes | Mapping | type) or getattr(value, "ndim", None) == 0
+    single = (
+        isinstance(value, str | bytes | Mapping | type)
+        or getattr(value, "ndim", None) == 0
+    )
     # A loader or dataset may have no end. A loader has a `__next__`, for its error.
     endless = type(value).__module__.partition(".")[0] == "loadax"
     if single or endless or not isinstance(value, Collection | Iterator):
@@ -132,12 +166,18 @@ def path(name: str, value: Any, wanted: str = "a path") -> str:
     Raises:
         ArgumentError: When it is something else, or invalid in every file system.
     """
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
+    else:
+        text = None
     if not isinstance(text, str):
         problem = f"is {type_text(value)}: pass {wanted}, as a str or a pathlib.Path"
         raise ArgumentError(f"{name}={shown(value)} {problem}")
     if not text or "\0" in text:
-        problem = "has a NUL character in it" if text else "is empty"
+        if text:
+            problem = "has a NUL character in it"
+        else:
+            problem = "is empty"
         raise ArgumentError(f"{name}={shown(value)} {problem}: pass {wanted}")
     return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text  # noqa: PTH111 - may be a URL
 
@@ -168,7 +208,10 @@ def index_key(value: Any, index: Any, changes: str) -> None:
         return
     text("key", value, f"a str that you change when {changes}")
     if index is None:
-        raise ArgumentError(f"key={value!r} is for an index; pass index=, a folder, as well, or leave key out")
+        raise ArgumentError(
+            f"key={value!r} is for an index; pass index=, a folder, as well, or "
+            "leave key out"
+        )
 
 
 def refuse_given(why: str, **arguments: Any) -> None:
@@ -186,7 +229,9 @@ def refuse_given(why: str, **arguments: Any) -> None:
             raise ArgumentError(f"{name}={shown(value)} is for {why}; leave it out")
 
 
-def function(name: str, value: Any, remedy: str, *arguments: str) -> Callable[..., Any]:
+def function(
+    name: str, value: Any, remedy: str, *arguments: str
+) -> Callable[..., Any]:
     """The value, if it can be called with these arguments.
 
     Args:
@@ -228,21 +273,30 @@ def dtype(name: str, value: Any) -> np.dtype[Any]:
         ArgumentError: When it is not a dtype.
     """
     try:
-        result = None if value is None or dimensions(value) else np.dtype(value)
+        if value is None or dimensions(value):
+            result = None
+        else:
+            result = np.dtype(value)
     except Exception:  # noqa: BLE001 - NumPy calls methods of the object, which can raise anything
         result = None
     if result is None:
-        raise ArgumentError(f"{name}={shown(value)} is not a dtype; pass for example 'uint16'")
+        raise ArgumentError(
+            f"{name}={shown(value)} is not a dtype; pass for example 'uint16'"
+        )
     return result
 
 
 def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool | np.bool) or getattr(value, "dtype", None) == np.bool
+    return (
+        isinstance(value, bool | np.bool) or getattr(value, "dtype", None) == np.bool
+    )
 
 
 def dimensions(value: Any) -> Any:
     """Number of dimensions of an array; 0 for anything else."""
-    return 0 if isinstance(value, type) else getattr(value, "ndim", 0)
+    if isinstance(value, type):
+        return 0
+    return getattr(value, "ndim", 0)
 
 
 def _index(value: Any) -> int | None:

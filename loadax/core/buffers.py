@@ -39,12 +39,16 @@ def aligned_bytes(size: int) -> NDArray[np.uint8]:
     """Allocates a 64-byte-aligned uint8[size]; its contents are undefined."""
     if size >= _OWN_MAP:
         # Not from the heap, which buffers of many sizes would fragment.
-        memory_map = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory_map = mmap.mmap(
+            -1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
         start = -np.frombuffer(memory_map, np.uint8).ctypes.data % _LARGE_PAGE
         # Huge pages, as NumPy requests for its large arrays: otherwise scattered rows cause TLB misses. Not for the
         # last partial page, which would take a whole one.
         with contextlib.suppress(AttributeError, OSError):
-            memory_map.madvise(mmap.MADV_HUGEPAGE, start, size // _LARGE_PAGE * _LARGE_PAGE)
+            memory_map.madvise(
+                mmap.MADV_HUGEPAGE, start, size // _LARGE_PAGE * _LARGE_PAGE
+            )
         return np.frombuffer(memory_map, np.uint8, size, start)
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -58,13 +62,21 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return aligned_bytes(size).view(dtype).reshape(shape)
 
 
-def aligned_columns(specs: Sequence[ArraySpec], rows: int, allocate: Allocate) -> list[NDArray[Any]]:
+def aligned_columns(
+    specs: Sequence[ArraySpec], rows: int, allocate: Allocate
+) -> list[NDArray[Any]]:
     """Allocates an array for `rows` rows of each spec, all in one aligned block; their contents are undefined."""
     shapes = [(rows, *spec.shape) for spec in specs]
-    sizes = [math.prod(shape) * spec.dtype.itemsize for shape, spec in zip(shapes, specs, strict=True)]
+    sizes = [
+        math.prod(shape) * spec.dtype.itemsize
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
     starts = [0, *accumulate(map(align, sizes))]
     block = allocate(starts[-1])
-    return [np.ndarray(*each) for each in zip(shapes, [spec.dtype for spec in specs], repeat(block), starts)]
+    return [
+        np.ndarray(*each)
+        for each in zip(shapes, [spec.dtype for spec in specs], repeat(block), starts)
+    ]
 
 
 class BufferPool:
@@ -86,11 +98,16 @@ class BufferPool:
     """
 
     def __init__(
-        self, keep: int, make: Allocate = aligned_bytes, drop: Callable[[NDArray[np.uint8]], None] = lambda _: None
+        self,
+        keep: int,
+        make: Allocate = aligned_bytes,
+        drop: Callable[[NDArray[np.uint8]], None] = lambda _: None,
     ):
         self._keep = keep
-        self._make, self._drop = make, drop
-        self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()  # by capacity, least recently used first
+        self._make = make
+        self._drop = drop
+        # by capacity, least recently used first
+        self._idle: OrderedDict[int, list[NDArray[np.uint8]]] = OrderedDict()
         self._idle_bytes = 0
         self._returned: deque[NDArray[np.uint8]] = deque()  # not in `_idle` yet
         self._lock = threading.Lock()

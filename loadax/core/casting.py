@@ -22,7 +22,9 @@ def leaf_name(path: str) -> str:
         >>> leaf_name("['tokens']"), leaf_name("")
         ("leaf ['tokens']", 'the only leaf')
     """
-    return f"leaf {path}" if path else "the only leaf"
+    if path:
+        return f"leaf {path}"
+    return "the only leaf"
 
 
 def cast_into(destination: NDArray[Any], source: NDArray[Any], path: str) -> None:
@@ -56,18 +58,25 @@ def check_cast(source: NDArray[Any], dtype: np.dtype[Any], path: str) -> None:
     Raises:
         LeafError: When one does not.
     """
-    if dtype == source.dtype or source.dtype.kind not in "iu" or dtype.kind not in "iu" or not source.size:
+    if (
+        dtype == source.dtype
+        or source.dtype.kind not in "iu"
+        or dtype.kind not in "iu"
+        or not source.size
+    ):
         return
     limits = np.iinfo(dtype)
     for value in (int(source.max()), int(source.min())):
         if not limits.min <= value <= limits.max:
             raise LeafError(
-                f"{leaf_name(path)}: the {source.dtype} value {value} does not fit {dtype}. "
-                "Set jax_enable_x64, or bring it into range in a map"
+                f"{leaf_name(path)}: the {source.dtype} value {value} does not fit "
+                f"{dtype}. Set jax_enable_x64, or bring it into range in a map"
             )
 
 
-def fill_value(name: str, value: Any, dtype: np.dtype[Any], argument: str = "value") -> Any:
+def fill_value(
+    name: str, value: Any, dtype: np.dtype[Any], argument: str = "value"
+) -> Any:
     """The value of a leaf's padding, cast to its dtype.
 
     Args:
@@ -79,12 +88,18 @@ def fill_value(name: str, value: Any, dtype: np.dtype[Any], argument: str = "val
     Raises:
         ArgumentError: When the value does not fit the dtype.
     """
-    given = value.get(name, 0) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        given = value.get(name, 0)
+    else:
+        given = value
     with np.errstate(invalid="ignore", over="ignore"):
-        cast = np.asarray(given if abs(given) < 1 << 63 else float(given)).astype(dtype)
+        cast = np.asarray(given if abs(given) < 1 << 63 else float(given)).astype(
+            dtype
+        )
     if dtype.kind not in "fc" and cast != given:
         raise ArgumentError(
-            f"{argument}={given!r} does not fit leaf {name!r}, which is {dtype}; pass another, or cast it in a map"
+            f"{argument}={given!r} does not fit leaf {name!r}, which is {dtype}; "
+            "pass another, or cast it in a map"
         )
     return cast
 
@@ -96,10 +111,14 @@ def fill_values(value: Any, argument: str = "value") -> Any:
         ArgumentError: When it is neither.
     """
     if isinstance(value, Mapping):
-        return {name: _fill(f"{argument}[{name!r}]", fill) for name, fill in value.items()}
+        return {
+            name: _fill(f"{argument}[{name!r}]", fill) for name, fill in value.items()
+        }
     return _fill(argument, value)
 
 
 def _fill(name: str, fill: Any) -> int | float:
     checked = number(name, fill, "a number")
-    return int(fill) if hasattr(fill, "__index__") else checked
+    if hasattr(fill, "__index__"):
+        return int(fill)
+    return checked

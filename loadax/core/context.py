@@ -27,7 +27,9 @@ _GUARD = "transfer_guard"
 def _settings() -> list[Any]:
     """JAX's settings on this thread; empty if JAX is not loaded: worker processes must not import it for this."""
     config = getattr(sys.modules.get("jax"), "config", None)
-    return [getattr(config, name, None) for name in _VALUES] if config else []
+    if config:
+        return [getattr(config, name, None) for name in _VALUES]
+    return []
 
 
 @final
@@ -48,15 +50,19 @@ class Caller:
     """
 
     def __init__(self) -> None:
-        self._variables, self._settings = copy_context(), _settings()
+        self._variables = copy_context()
+        self._settings = _settings()
 
     def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """Calls a function in this context, on any thread: several may do so at once."""
-        variables, present = self._variables.copy(), _settings()
+        variables = self._variables.copy()
+        present = _settings()
         if present == self._settings:
             return variables.run(function, *args)
         with ExitStack() as entered:
-            for name, wanted, value in zip(_SETTINGS, self._settings, present, strict=False):
+            for name, wanted, value in zip(
+                _SETTINGS, self._settings, present, strict=False
+            ):
                 if wanted == value:
                     continue
                 if wanted is None and name.startswith(_GUARD):

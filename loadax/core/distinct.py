@@ -19,7 +19,8 @@ def distinct(values: Integers) -> tuple[Integers, Integers]:
         >>> distinct(np.array([7, 5, 7]))
         (array([5, 7]), array([1, 0, 1]))
     """
-    first, last = int(values.min()), int(values.max())
+    first = int(values.min())
+    last = int(values.max())
     if last - first > 4 * len(values):
         return np.unique(values, return_inverse=True)
     offsets = values - first

@@ -37,14 +37,54 @@ from loadax.core.user_code import Import, Names, file_of, is_own, names_in
 _DIGITS = 16
 
 _BY_TEXT = (
-    *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...), type(NotImplemented)),
-    *(np.dtype, np.ufunc, re.Pattern, pathlib.PurePath, types.GenericAlias, types.UnionType),
+    *(
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bytearray,
+        range,
+        slice,
+        type(...),
+        type(NotImplemented),
+    ),
+    *(
+        np.dtype,
+        np.ufunc,
+        re.Pattern,
+        pathlib.PurePath,
+        types.GenericAlias,
+        types.UnionType,
+    ),
     *(datetime, date, time, timedelta, timezone, Decimal, Fraction, UUID),
 )
 _EXACTLY = frozenset({type(None), bool, int, float, complex, str, bytes})
-_BARE = frozenset({*_EXACTLY, tuple, list, deque, set, frozenset, dict, types.MappingProxyType, np.ndarray})
+_BARE = frozenset(
+    {
+        *_EXACTLY,
+        tuple,
+        list,
+        deque,
+        set,
+        frozenset,
+        dict,
+        types.MappingProxyType,
+        np.ndarray,
+    }
+)
 # Objects that a program works with, and that say nothing about its results: they count by type.
-_INERT = ("_thread", "threading", "weakref", "_weakref", "logging", "warnings", "dataclasses")
+_INERT = (
+    "_thread",
+    "threading",
+    "weakref",
+    "_weakref",
+    "logging",
+    "warnings",
+    "dataclasses",
+)
 # What looks names up that are texts when the code is compiled.
 _LOOKUPS = frozenset({"getattr", "attrgetter", "methodcaller", "modules"})
 _HIDDEN = frozenset({"globals", "eval", "exec", "import_module", "__import__"})
@@ -81,7 +121,10 @@ def unrecognised(functions: Iterable[Callable[..., Any]]) -> str | None:
     """The first of the functions whose changes can be invisible, with the reason, for a message; None: none."""
     for function in functions:
         if unknown := fingerprint(function).unknown:
-            return f"changes of {name_of(function)} can't be detected (it depends on {unknown})"
+            return (
+                f"changes of {name_of(function)} can't be detected (it depends on "
+                f"{unknown})"
+            )
     return None
 
 
@@ -92,7 +135,8 @@ class _Walk:
     def __init__(self) -> None:
         # Functions and classes by id, kept alive: each is described once, and named by its index everywhere.
         self._described: dict[int, tuple[Any, int]] = {}
-        self._waiting: deque[Any] = deque()  # of them, those whose contents are still to be described
+        # of them, those whose contents are still to be described
+        self._waiting: deque[Any] = deque()
         # Names that the code of the present function or class has, for members of modules; None: all members count.
         self._names: Iterable[str] | None = None
         self.unknown: str | None = None
@@ -123,18 +167,37 @@ class _Walk:
         match value:
             case np.ndarray() | np.generic() if not value.dtype.hasobject:
                 digest = hashlib.sha256(value.tobytes()).hexdigest()
-                parts = (repr(value.dtype), value.shape, digest, self._additions(value, above))
+                parts = (
+                    repr(value.dtype),
+                    value.shape,
+                    digest,
+                    self._additions(value, above),
+                )
             case tuple() | list() | deque():
-                parts = ([self.text(entry, above) for entry in value], self._additions(value, above))
+                parts = (
+                    [self.text(entry, above) for entry in value],
+                    self._additions(value, above),
+                )
             case set() | frozenset():
-                entries = [repr(self.text(entry, above)) for entry in sorted(value, key=_place)]
+                entries = [
+                    repr(self.text(entry, above))
+                    for entry in sorted(value, key=_place)
+                ]
                 parts = (sorted(entries), self._additions(value, above))
             case dict() | types.MappingProxyType():
-                pairs = [(self.text(key, above), self.text(entry, above)) for key, entry in value.items()]
+                pairs = [
+                    (self.text(key, above), self.text(entry, above))
+                    for key, entry in value.items()
+                ]
                 parts = (pairs, self._additions(value, above))
             case functools.partial() | types.MethodType():
-                parts = [self.text(part, above) for part in (*_bound(value), vars(value) or None)]
-            case types.BuiltinFunctionType() if not isinstance(value.__self__, types.ModuleType | None):
+                parts = [
+                    self.text(part, above)
+                    for part in (*_bound(value), vars(value) or None)
+                ]
+            case types.BuiltinFunctionType() if not isinstance(
+                value.__self__, types.ModuleType | None
+            ):
                 parts = (value.__name__, self.text(value.__self__, above))
             case types.SimpleNamespace() | argparse.Namespace():
                 parts = self.text(vars(value), above)
@@ -147,7 +210,11 @@ class _Walk:
         parts: Any
         match value:
             case enum.Enum():
-                parts = (value.name, self.text(value.value, above), self.text(type(value), above))
+                parts = (
+                    value.name,
+                    self.text(value.value, above),
+                    self.text(type(value), above),
+                )
             case np.ufunc() if "(vectorized)" in value.__name__:
                 self._give_up(f"{value.__name__}, which numpy.frompyfunc has made")
                 parts = None
@@ -157,7 +224,9 @@ class _Walk:
                 parts = self._module(value, above)
             case logging.Logger():
                 parts = value.name
-            case _ if hasattr(value, "__qualname__"):  # functions, classes and wrappers of them
+            case _ if hasattr(
+                value, "__qualname__"
+            ):  # functions, classes and wrappers of them
                 parts = self._definition(value)
             case _:
                 parts = self._object(value, above)
@@ -169,21 +238,39 @@ class _Walk:
         if kind in _BARE:
             return None
         attributes = getattr(value, "__dict__", {})
-        attributes = {} if attributes is value or isinstance(value, np.memmap) else dict(attributes)
+        if attributes is value or isinstance(value, np.memmap):
+            attributes = {}
+        else:
+            attributes = dict(attributes)
         if isinstance(value, dict) and hasattr(value, "default_factory"):
             attributes["default_factory"] = value.default_factory
         if not _is_followed(kind.__module__):
-            return self.text(attributes, above) if attributes else None
-        slots = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+            if attributes:
+                return self.text(attributes, above)
+            return None
+        slots = [
+            name
+            for base in kind.__mro__
+            for name in _slots(base)
+            if hasattr(value, name)
+        ]
         attributes |= {name: getattr(value, name) for name in slots}
         return (self.text(kind, above), self.text(attributes, above))
 
     def _definition(self, value: Any) -> Any:
         """A function or class of the user's by its number among them, another one by its name and version."""
         module = getattr(value, "__module__", None)  # methods of builtins have none
-        is_nameless = isinstance(value, types.FunctionType) and module in (None, "builtins")  # made by exec()
+        # made by exec()
+        is_nameless = isinstance(value, types.FunctionType) and module in (
+            None,
+            "builtins",
+        )
         if not is_nameless and not _is_followed(module):
-            return (module, value.__qualname__, _version_of((module or "").partition(".")[0]))
+            return (
+                module,
+                value.__qualname__,
+                _version_of((module or "").partition(".")[0]),
+            )
         if id(value) not in self._described:
             self._described[id(value)] = (value, len(self._described))
             self._waiting.append(value)
@@ -196,9 +283,17 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, type):
-            members = [part for member in vars(value).values() for part in _parts(member)]
-            codes = [part.__code__ for part in members if isinstance(part, types.FunctionType)]
-            self._names = sorted({name for code in codes for name in names_in(code).everywhere})
+            members = [
+                part for member in vars(value).values() for part in _parts(member)
+            ]
+            codes = [
+                part.__code__
+                for part in members
+                if isinstance(part, types.FunctionType)
+            ]
+            self._names = sorted(
+                {name for code in codes for name in names_in(code).everywhere}
+            )
             return (value.__qualname__, self._class(value, ()))
         self._names = None
         wrapped = getattr(value, "__wrapped__", None)
@@ -230,21 +325,30 @@ class _Walk:
         if kind.__module__ == "typing":
             return repr(value)
         if isinstance(value, ContextVar | weakref.ref):
-            return self.text(value.get(None) if isinstance(value, ContextVar) else value(), above)
+            return self.text(
+                value.get(None) if isinstance(value, ContextVar) else value(), above
+            )
         if kind.__module__.partition(".")[0] in _INERT:
             return None
         if not dataclasses.is_dataclass(value):
             self._give_up(f"{shown(value)}, of type {kind.__qualname__}")
             return None
-        attributes = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-        attributes |= getattr(value, "__dict__", {})  # __post_init__ may have set more
+        attributes = {
+            field.name: getattr(value, field.name, None)
+            for field in dataclasses.fields(value)
+        }
+        # __post_init__ may have set more
+        attributes |= getattr(value, "__dict__", {})
         return (self.text(kind, above), self.text(attributes, above))
 
     def _class(self, kind: type, above: tuple[Any, ...]) -> Any:
         """The members of a class and its base classes: methods, properties and class attributes."""
         known: list[Any] = [self.text(type(kind), above)]
         if issubclass(kind, enum.Enum):
-            known += [(name, self.text(member.value, above)) for name, member in kind.__members__.items()]
+            known += [
+                (name, self.text(member.value, above))
+                for name, member in kind.__members__.items()
+            ]
         for base in kind.__mro__:
             if base is object:
                 continue
@@ -252,12 +356,21 @@ class _Walk:
                 known.append(self._definition(base))
                 continue
             for name, member in vars(base).items():
-                if _is_own_member(name, member) and not (isinstance(member, enum.Enum) or name in _ENUM_MEMBERS):
-                    known.append((base.__qualname__, name, [self.text(part, above) for part in _parts(member)]))
+                if _is_own_member(name, member) and not (
+                    isinstance(member, enum.Enum) or name in _ENUM_MEMBERS
+                ):
+                    known.append(
+                        (
+                            base.__qualname__,
+                            name,
+                            [self.text(part, above) for part in _parts(member)],
+                        )
+                    )
         return known
 
     def _function(self, function: types.FunctionType) -> Any:
-        code, known = function.__code__, function.__globals__
+        code = function.__code__
+        known = function.__globals__
         names = names_in(code)
         inner = [function.__defaults__, function.__kwdefaults__]
         for cell in function.__closure__ or ():
@@ -268,15 +381,31 @@ class _Walk:
         named = {name: known[name] for name in names.globally if name in known}
         named |= self._looked_up(names, [*inner, *named.values()], known)
         is_looked_up = _LOOKUPS & {*names.everywhere}
-        self._names = sorted({*names.everywhere, *names.texts}) if is_looked_up else names.everywhere
+        if is_looked_up:
+            self._names = sorted({*names.everywhere, *names.texts})
+        else:
+            self._names = names.everywhere
         imported = self._imports(names.imports, known)
-        attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+        attributes = {
+            name: value
+            for name, value in vars(function).items()
+            if name != "__wrapped__"
+        }
         texts = [self.text(part, ()) for part in (*inner, attributes or None)]
-        return (_code_of(code), texts, [(name, self.text(part, ())) for name, part in named.items()], imported)
+        return (
+            _code_of(code),
+            texts,
+            [(name, self.text(part, ())) for name, part in named.items()],
+            imported,
+        )
 
-    def _looked_up(self, names: Names, values: list[Any], known: dict[str, Any]) -> dict[str, Any]:
+    def _looked_up(
+        self, names: Names, values: list[Any], known: dict[str, Any]
+    ) -> dict[str, Any]:
         """Globals and modules that code looks up by texts, which are constants of it or among these values."""
-        hidden = _HIDDEN & ({*names.globally} - {*known} | {*names.everywhere} & {"import_module"})
+        hidden = _HIDDEN & (
+            {*names.globally} - {*known} | {*names.everywhere} & {"import_module"}
+        )
         texts = [*names.texts, *(value for value in values if isinstance(value, str))]
         found = {text: known[text] for text in texts if hidden and text in known}
         if hidden & {"import_module", "__import__"}:
@@ -285,12 +414,18 @@ class _Walk:
         if hidden and not found:
             self._give_up(f"what it looks up with {min(hidden)}()")
         if "modules" in names.everywhere:  # of sys
-            found |= {text: sys.modules[text] for text in texts if text in sys.modules and _is_followed(text)}
+            found |= {
+                text: sys.modules[text]
+                for text in texts
+                if text in sys.modules and _is_followed(text)
+            }
         return found
 
     def _imports(self, imports: Iterable[Import], known: dict[str, Any]) -> Any:
         """What a function imports when it is called, which is imported now: the result is the same before a call."""
-        names = [_absolute(one, str(known.get("__package__") or "")) for one in imports]
+        names = [
+            _absolute(one, str(known.get("__package__") or "")) for one in imports
+        ]
         for name, one in zip(names, imports, strict=True):
             module = _module_named(name)
             for submodule in one.names:
@@ -324,22 +459,37 @@ def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     if isinstance(call, types.MethodType):
         function: Any = call.__func__
         # The code of a tokenizer's library does not count, as that of others.
-        return function.__name__ if serialised(call.__self__) else function, call.__self__
+        return function.__name__ if serialised(
+            call.__self__
+        ) else function, call.__self__
     return call.func, call.args, call.keywords
 
 
 # Members that Python makes of those of an enum.
-_ENUM_MEMBERS = frozenset({*vars(enum.Enum("_Sample", ["ONE"])), "_inverted_"}) - {"_generate_next_value_"}
+_ENUM_MEMBERS = frozenset({*vars(enum.Enum("_Sample", ["ONE"])), "_inverted_"}) - {
+    "_generate_next_value_"
+}
 
 
 def _is_own_member(name: str, member: Any) -> bool:
     """Whether a member of a class is written in it, unlike what Python adds."""
-    if isinstance(member, types.FunctionType | staticmethod | classmethod | property | functools.cached_property):
+    if isinstance(
+        member,
+        types.FunctionType
+        | staticmethod
+        | classmethod
+        | property
+        | functools.cached_property,
+    ):
         return True
     if inspect.isdatadescriptor(member) and not _is_followed(type(member).__module__):
         return False
     if name.startswith("__"):
-        return callable(member) and not isinstance(member, type) and hasattr(member, "__wrapped__")
+        return (
+            callable(member)
+            and not isinstance(member, type)
+            and hasattr(member, "__wrapped__")
+        )
     return name != "_abc_impl"
 
 
@@ -369,13 +519,18 @@ def _is_dispatcher(value: Any) -> bool:
 
 def _slots(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    if isinstance(slots, str):
+        return (slots,)
+    return tuple(slots)
 
 
 def _place(value: Any) -> tuple[str, str]:
     """Key that sorts entries of a set in the same way in every process, as far as they differ."""
     name = getattr(value, "__qualname__", None)
-    return (type(value).__qualname__, name or (repr(value) if isinstance(value, _BY_TEXT) else ""))
+    return (
+        type(value).__qualname__,
+        name or (repr(value) if isinstance(value, _BY_TEXT) else ""),
+    )
 
 
 def _absolute(one: Import, package: str) -> str:
@@ -402,7 +557,9 @@ def _is_followed(module: str | None) -> bool:
 def _module_named(name: str) -> types.ModuleType | None:
     """A module of the user's, which is imported if needed; None: there is none, or it can't be imported."""
     if name in sys.modules or not is_own(name):
-        return sys.modules.get(name) if is_own(name) else None
+        if is_own(name):
+            return sys.modules.get(name)
+        return None
     with suppress(Exception):  # of the user's module
         main = sys.modules["__main__"]
         file = file_of(name)
@@ -417,7 +574,15 @@ def _module_named(name: str) -> types.ModuleType | None:
 @functools.lru_cache(1 << 14)
 def _code_of(code: types.CodeType) -> str:
     """Hash of code: instructions, names and constants, without the lines that it is on."""
-    return _hash(repr((code.co_code, code.co_names, [_constant(value) for value in code.co_consts])))
+    return _hash(
+        repr(
+            (
+                code.co_code,
+                code.co_names,
+                [_constant(value) for value in code.co_consts],
+            )
+        )
+    )
 
 
 def _constant(value: Any) -> Any:
@@ -455,8 +620,13 @@ def _version_of(package: str, *, loaded: bool = True) -> str | None:
         return None
     with suppress(Exception):  # other packages' files
         return metadata.version(package)
-    version = getattr(sys.modules.get(package), "__version__", None) if loaded else None
-    return version if isinstance(version, str) else None
+    if loaded:
+        version = getattr(sys.modules.get(package), "__version__", None)
+    else:
+        version = None
+    if isinstance(version, str):
+        return version
+    return None
 
 
 @functools.cache
@@ -465,5 +635,7 @@ def _is_from_folder(package: str) -> bool:
     if package in ("", "loadax") or package in sys.stdlib_module_names:
         return False
     with suppress(Exception):  # other packages' files
-        return '"dir_info"' in (metadata.distribution(package).read_text("direct_url.json") or "")
+        return '"dir_info"' in (
+            metadata.distribution(package).read_text("direct_url.json") or ""
+        )
     return False

@@ -21,8 +21,9 @@ MOST_SECONDS = 5e-3  # of the first reading, for which there is a second one
 
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), np.generic)
 _SEEDS = (
-    "torch takes a seed by torch.Generator().manual_seed(int(rng.integers(2**63))), albumentations by "
-    "transform.set_random_seed(int(rng.integers(2**32))); see 'Random numbers in maps' in docs/guides/random.md"
+    "torch takes a seed by torch.Generator().manual_seed(int(rng.integers(2**63))), "
+    "albumentations by transform.set_random_seed(int(rng.integers(2**32))); see "
+    "'Random numbers in maps' in docs/guides/random.md"
 )
 
 
@@ -54,7 +55,12 @@ class RowReading:
         """Whether the row may be read a second time."""
         return self._seconds <= MOST_SECONDS
 
-    def call(self, objects: Sequence[UserObject], function: Callable[..., _Result], *arguments: Any) -> _Result:
+    def call(
+        self,
+        objects: Sequence[UserObject],
+        function: Callable[..., _Result],
+        *arguments: Any,
+    ) -> _Result:
         """Calls what reads or maps the row.
 
         Args:
@@ -62,17 +68,22 @@ class RowReading:
             function: The function.
             arguments: Its arguments.
         """
-        began, before = perf_counter(), _seconds(objects)
+        began = perf_counter()
+        before = _seconds(objects)
         result = function(*arguments)
         # A first call imports and looks up much that a second one does not.
-        self._seconds += _seconds(objects) - before if objects else perf_counter() - began
+        self._seconds += (
+            _seconds(objects) - before if objects else perf_counter() - began
+        )
         return result
 
     def note(self, value: Tree) -> None:
         """Notes the value of the next stage, unless the reading takes long."""
         if self.quick:
             leaves = [_comparable(array) for array in leaf_arrays(value)]
-            self.values.append(None if any(leaf is None for leaf in leaves) else leaves)
+            self.values.append(
+                None if any(leaf is None for leaf in leaves) else leaves
+            )
 
 
 def _seconds(objects: Sequence[UserObject]) -> float:
@@ -80,7 +91,10 @@ def _seconds(objects: Sequence[UserObject]) -> float:
 
 
 def compare(
-    first: RowReading, again: Callable[[RowReading], object], stages: Callable[[], Sequence[Stage]], row: int
+    first: RowReading,
+    again: Callable[[RowReading], object],
+    stages: Callable[[], Sequence[Stage]],
+    row: int,
 ) -> None:
     """Reads the row a second time, if the first reading was quick, and warns once if a stage gives other values.
 
@@ -92,23 +106,30 @@ def compare(
     """
     if not first.quick or not first.values:
         return
-    second, did = RowReading(), "gave other values"
+    second = RowReading()
+    did = "gave other values"
     try:
         again(second)
     except Exception as error:  # noqa: BLE001 - of the user's code, which did not raise it in the first reading
         did = f"raised {type(error).__name__}: {error}"
-    is_whole = len(second.values) == len(first.values) and first.values[-1] is not None
+    is_whole = (
+        len(second.values) == len(first.values) and first.values[-1] is not None
+    )
     if is_whole and _same(first.values[-1], second.values[-1]):
         return  # what differs is in leaves that the maps leave out
     pairs = enumerate(zip(first.values, second.values, strict=False))
-    differing = next((index for index, (one, other) in pairs if not _same(one, other)), None)
+    differing = next(
+        (index for index, (one, other) in pairs if not _same(one, other)), None
+    )
     if differing is None and len(second.values) < len(first.values) and second.quick:
         differing = len(second.values)
     if differing is not None:
         _warn(_blamed(first.values, stages(), differing), did, row)
 
 
-def _blamed(values: Sequence[list[Any] | None], stages: Sequence[Stage], index: int) -> Sequence[Stage]:
+def _blamed(
+    values: Sequence[list[Any] | None], stages: Sequence[Stage], index: int
+) -> Sequence[Stage]:
     """The stage of an index, and those before it whose values could not be compared."""
     begin = index
     while begin and values[begin - 1] is None:
@@ -124,8 +145,9 @@ def _warn(stages: Sequence[Stage], did: str, row: int) -> None:
         each.told = True
     names = " or ".join(dict.fromkeys(stage.name for stage in stages))
     warn_user(
-        f"{names} {did} when row {row} was read a second time, so another run, a resume and loader[step] have other "
-        f"values than this run; {stages[-1].remedy}; {_SEEDS}"
+        f"{names} {did} when row {row} was read a second time, so another run, a "
+        "resume and loader[step] have other values than this run; "
+        f"{stages[-1].remedy}; {_SEEDS}"
     )
 
 
@@ -134,7 +156,9 @@ def _comparable(array: Array) -> Any:
     if not array.dtype.hasobject:
         return array.copy()
     values = [_value(value) for value in array.reshape(-1).tolist()]
-    return None if any(value is _UNKNOWN for value in values) else (array.shape, values)
+    if any(value is _UNKNOWN for value in values):
+        return None
+    return (array.shape, values)
 
 
 _UNKNOWN = object()
@@ -155,9 +179,17 @@ def _same(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return True
     if isinstance(one, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+        return (
+            type(one) is type(other)
+            and len(one) == len(other)
+            and all(map(_same, one, other))
+        )
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and _same_entries(one, other)
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and _same_entries(one, other)
+        )
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
 
 

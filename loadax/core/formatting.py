@@ -13,9 +13,18 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are two spaces apart."""
-    header, *rows = [[redact(text).replace("\n", "\\n") for text in line] for line in (header, *rows)]
-    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
-    padded = ([text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in (header, *rows))
+    header, *rows = [
+        [redact(text).replace("\n", "\\n") for text in line]
+        for line in (header, *rows)
+    ]
+    widths = [
+        max(len(line[column]) for line in (header, *rows))
+        for column in range(len(header))
+    ]
+    padded = (
+        [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+        for line in (header, *rows)
+    )
     return "".join("  ".join(line).rstrip() + "\n" for line in padded)
 
 
@@ -27,12 +36,16 @@ def size_text(size: float) -> str:
         size /= 1024
         if size < 1024 or unit == _UNITS[-1]:
             break
-    return f"{size:.1f} {unit}" if size < 10 else f"{size:.0f} {unit}"
+    if size < 10:
+        return f"{size:.1f} {unit}"
+    return f"{size:.0f} {unit}"
 
 
 def percent_text(share: float) -> str:
     """A share as text: `0.4%`, `38%`."""
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+    if share < 0.1:
+        return f"{share:.1%}"
+    return f"{share:.0%}"
 
 
 def count_text(count: int, noun: str) -> str:
@@ -48,7 +61,9 @@ def some(values: Iterable[Any], most: int = 8) -> str:
 
 def rows_text(rows: Any) -> str:
     """Rows (int64[n]) in a message: `row 3`, `12 rows (3, 5, 8, …)`."""
-    return f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows ({some(rows)})"
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    return f"{len(rows)} rows ({some(rows)})"
 
 
 def with_article(noun: str) -> str:
@@ -65,7 +80,9 @@ def name_of(function: Callable[..., Any]) -> str:
     """A function's qualified name and, if known, its file and line."""
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+    if code:
+        return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+    return name
 
 
 def short_name(function: Callable[..., Any]) -> str:
@@ -74,4 +91,6 @@ def short_name(function: Callable[..., Any]) -> str:
         function = function.func
     name = str(getattr(function, "__name__", None) or type(function).__name__)
     code = getattr(function, "__code__", None)
-    return f"lambda ({Path(code.co_filename).name}:{code.co_firstlineno})" if name == "<lambda>" and code else name
+    if name == "<lambda>" and code:
+        return f"lambda ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    return name

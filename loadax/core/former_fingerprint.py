@@ -57,16 +57,25 @@ class _Walk:
         parts: Any
         match value:
             case np.ndarray() | np.generic() if not value.dtype.hasobject:
-                parts = (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest())
+                parts = (
+                    value.dtype.str,
+                    value.shape,
+                    hashlib.sha256(value.tobytes()).hexdigest(),
+                )
             case tuple() | list() if type(value) is list or isinstance(value, tuple):
                 parts = [self.text(entry, above) for entry in value]
             case set() | frozenset():
                 parts = sorted(repr(self.text(entry, above)) for entry in value)
             case dict():
-                parts = [(self.text(key, above), self.text(entry, above)) for key, entry in value.items()]
+                parts = [
+                    (self.text(key, above), self.text(entry, above))
+                    for key, entry in value.items()
+                ]
             case functools.partial() | types.MethodType():
                 parts = [self.text(part, above) for part in _bound(value)]
-            case types.BuiltinFunctionType() if not isinstance(value.__self__, types.ModuleType | None):
+            case types.BuiltinFunctionType() if not isinstance(
+                value.__self__, types.ModuleType | None
+            ):
                 parts = (value.__name__, self.text(value.__self__, above))
             case enum.Enum():
                 parts = (value.name, self.text(value.value, above))
@@ -74,7 +83,9 @@ class _Walk:
                 parts = repr(value)
             case types.ModuleType() | logging.Logger():
                 parts = getattr(value, "__name__", None) or value.name
-            case _ if hasattr(value, "__qualname__"):  # functions, classes and wrappers of them
+            case _ if hasattr(
+                value, "__qualname__"
+            ):  # functions, classes and wrappers of them
                 parts = self._definition(value, above)
             case _:
                 parts = self._object(value, above)
@@ -82,7 +93,8 @@ class _Walk:
 
     def _definition(self, value: Any, above: tuple[Any, ...]) -> Any:
         """A function or class: by its contents if it is of the package, else by name."""
-        name = (getattr(value, "__module__", None), value.__qualname__)  # methods of builtins have no module
+        # methods of builtins have no module
+        name = (getattr(value, "__module__", None), value.__qualname__)
         if _package(value) != self._package:
             return name
         if id(value) in self._described:
@@ -103,16 +115,31 @@ class _Walk:
             return hashlib.sha256(repr(known).encode()).hexdigest()
         if not dataclasses.is_dataclass(value):
             return None
-        attributes = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        attributes |= getattr(value, "__dict__", {})  # __post_init__ may have set more
-        return (value.__module__, self._class(type(value), above), self.text(attributes, above))
+        attributes = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+        }
+        # __post_init__ may have set more
+        attributes |= getattr(value, "__dict__", {})
+        return (
+            value.__module__,
+            self._class(type(value), above),
+            self.text(attributes, above),
+        )
 
     def _class(self, kind: type, above: tuple[Any, ...]) -> Any:
         """The members of a class and its base classes: methods, properties and class attributes."""
         if issubclass(kind, enum.Enum):
-            return [(name, self.text(member.value, above)) for name, member in kind.__members__.items()]
+            return [
+                (name, self.text(member.value, above))
+                for name, member in kind.__members__.items()
+            ]
         return [
-            (base.__qualname__, name, [self.text(part, above) for part in _parts(member)])
+            (
+                base.__qualname__,
+                name,
+                [self.text(part, above) for part in _parts(member)],
+            )
             for base in kind.__mro__
             if base is not object
             for name, member in vars(base).items()
@@ -127,25 +154,47 @@ class _Walk:
             except ValueError:  # an empty cell
                 parts.append(None)
         known = function.__globals__
-        named = {name: known[name] for name in names_in(function.__code__).globally if name in known}
+        named = {
+            name: known[name]
+            for name in names_in(function.__code__).globally
+            if name in known
+        }
         parts += [named, self._members(named, names_in(function.__code__).everywhere)]
-        return (self._code(function.__code__), *(self.text(part, above) for part in parts))
+        return (
+            self._code(function.__code__),
+            *(self.text(part, above) for part in parts),
+        )
 
-    def _members(self, named: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    def _members(
+        self, named: dict[str, Any], names: tuple[str, ...]
+    ) -> dict[str, Any]:
         """Members with these names of the package's modules, which code reaches as `module.name`."""
         members: dict[str, Any] = {}
-        modules = [value for value in named.values() if isinstance(value, types.ModuleType)]
+        modules = [
+            value for value in named.values() if isinstance(value, types.ModuleType)
+        ]
         for module in modules:
             if module.__name__.partition(".")[0] == self._package:
                 for name in names:
-                    if name in vars(module) and f"{module.__name__}.{name}" not in members:
-                        members[f"{module.__name__}.{name}"] = member = vars(module)[name]
-                        modules += [member] if isinstance(member, types.ModuleType) else []
+                    if (
+                        name in vars(module)
+                        and f"{module.__name__}.{name}" not in members
+                    ):
+                        members[f"{module.__name__}.{name}"] = member = vars(module)[
+                            name
+                        ]
+                        modules += (
+                            [member] if isinstance(member, types.ModuleType) else []
+                        )
         return members
 
     def _code(self, code: types.CodeType) -> Any:
         parts = ((isinstance(part, types.CodeType), part) for part in code.co_consts)
-        return (code.co_code, code.co_names, [self._code(part) if own else self.text(part, ()) for own, part in parts])
+        return (
+            code.co_code,
+            code.co_names,
+            [self._code(part) if own else self.text(part, ()) for own, part in parts],
+        )
 
 
 def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
@@ -153,15 +202,28 @@ def _bound(call: functools.partial[Any] | types.MethodType) -> tuple[Any, ...]:
     if isinstance(call, types.MethodType):
         function: Any = call.__func__
         # The code of a tokenizer's library does not count, as that of others.
-        return function.__name__ if serialised(call.__self__) else function, call.__self__
+        return function.__name__ if serialised(
+            call.__self__
+        ) else function, call.__self__
     return call.func, call.args, call.keywords
 
 
 def _is_own_member(name: str, member: Any) -> bool:
     """Whether a member of a class is written in it, unlike what Python adds."""
-    if isinstance(member, types.FunctionType | staticmethod | classmethod | property | functools.cached_property):
+    if isinstance(
+        member,
+        types.FunctionType
+        | staticmethod
+        | classmethod
+        | property
+        | functools.cached_property,
+    ):
         return True
-    return not (name.startswith("__") or name == "_abc_impl" or inspect.isdatadescriptor(member))
+    return not (
+        name.startswith("__")
+        or name == "_abc_impl"
+        or inspect.isdatadescriptor(member)
+    )
 
 
 def _parts(member: Any) -> tuple[Any, ...]:

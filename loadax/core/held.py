@@ -23,7 +23,14 @@ _OF_PYTHON = (FunctionType, classmethod, staticmethod, type)  # members of class
 # Members of classes whose objects have a position or a conversation, which calls from several threads mix up.
 #
 # These are files, sockets, connections of databases, transactions of LMDB, videos of OpenCV, iterators.
-_HANDLE_MEMBERS = ("seek",), ("fileno",), ("commit", "cursor"), ("fetchone",), ("grab", "retrieve"), ("__next__",)
+_HANDLE_MEMBERS = (
+    ("seek",),
+    ("fileno",),
+    ("commit", "cursor"),
+    ("fetchone",),
+    ("grab", "retrieve"),
+    ("__next__",),
+)
 # Modules whose objects are handles, or are not although they have these members: h5py has a lock.
 _HANDLES = ("netCDF4", "torchcodec", "zstandard")
 _NO_HANDLES = ("PIL", "itertools", "weakref", "h5py")
@@ -31,10 +38,24 @@ _NO_HANDLES = ("PIL", "itertools", "weakref", "h5py")
 _CLOSING = ("close", "Close", "release")
 _POINTERS = ("SwigPyObject", "c_void_p", "_Pointer")
 # Modules whose objects of this kind threads can share.
-_SHARED = ("numpy", "scipy", "jax", "jaxlib", "torch", "lmdb", "grpc", "faiss", "sentencepiece", "openslide", "xgboost")
+_SHARED = (
+    "numpy",
+    "scipy",
+    "jax",
+    "jaxlib",
+    "torch",
+    "lmdb",
+    "grpc",
+    "faiss",
+    "sentencepiece",
+    "openslide",
+    "xgboost",
+)
 
 
-def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST) -> Iterator[tuple[str, Any]]:
+def held(
+    value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST
+) -> Iterator[tuple[str, Any]]:
     """Iterates over an object and what it holds, breadth first, each with a name such as `File.f`.
 
     Args:
@@ -44,7 +65,9 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
         most: Most objects to look at.
     """
     waiting = deque([(name, value)])
-    seen: dict[int, Any] = {id(standard): standard for standard in (sys.stdin, sys.stdout, sys.stderr)}
+    seen: dict[int, Any] = {
+        id(standard): standard for standard in (sys.stdin, sys.stdout, sys.stderr)
+    }
     while waiting and len(seen) < most:
         name, value = waiting.popleft()
         kind = type(value)  # objects may raise when asked for their class
@@ -60,7 +83,13 @@ def held(value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST)
 
 def handles(value: Any, name: str) -> list[tuple[str, Any]]:
     """Open files, connections, cursors and iterators that an object holds, with their names."""
-    found = held(value, name, lambda part: not (is_loadax(part) or _is_handle(part) or _holds_pointer(part)))
+    found = held(
+        value,
+        name,
+        lambda part: (
+            not (is_loadax(part) or _is_handle(part) or _holds_pointer(part))
+        ),
+    )
     return [(name, part) for name, part in found if _is_handle(part)]
 
 
@@ -68,7 +97,10 @@ def reason_for_turns(handle: Any) -> str:
     """Why threads take turns to use a handle, as a clause of a message."""
     if _is_known_handle(handle):
         return "which threads can't use at the same time"
-    return "an object of a C library that may not allow several threads to use it at the same time"
+    return (
+        "an object of a C library that may not allow several threads to use it at "
+        "the same time"
+    )
 
 
 def is_loadax(value: Any) -> bool:
@@ -85,11 +117,14 @@ def _is_known_handle(value: Any) -> bool:
     if issubclass(kind, io.IOBase):
         with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable()
-    if kind is FunctionType and "lseek" in value.__code__.co_names:  # the position of an int, a descriptor
+    # the position of an int, a descriptor
+    if kind is FunctionType and "lseek" in value.__code__.co_names:
         return is_own(value.__module__)
     module = _package(kind)
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
-    return module in _HANDLES or any(all(hasattr(kind, member) for member in each) for each in members)
+    return module in _HANDLES or any(
+        all(hasattr(kind, member) for member in each) for each in members
+    )
 
 
 def _is_c_resource(value: Any) -> bool:
@@ -101,9 +136,18 @@ def _is_c_resource(value: Any) -> bool:
 
 def _is_closed_by_c(kind: type) -> bool:
     """Whether a class, or a base, has a method of C code that closes; those of Python itself don't count."""
-    bases = [base for base in kind.__mro__ if _package(base) not in sys.stdlib_module_names]
-    members = [vars(base)[member] for base in bases for member in _CLOSING if member in vars(base)]
-    return any(callable(member) and not isinstance(member, _OF_PYTHON) for member in members)
+    bases = [
+        base for base in kind.__mro__ if _package(base) not in sys.stdlib_module_names
+    ]
+    members = [
+        vars(base)[member]
+        for base in bases
+        for member in _CLOSING
+        if member in vars(base)
+    ]
+    return any(
+        callable(member) and not isinstance(member, _OF_PYTHON) for member in members
+    )
 
 
 def _is_pointer(value: Any) -> bool:
@@ -111,14 +155,20 @@ def _is_pointer(value: Any) -> bool:
     kind = type(value)
     if kind.__module__ == "_cffi_backend":
         typeof = getattr(sys.modules["_cffi_backend"], "typeof", None)
-        return typeof is not None and "CData" in kind.__name__ and bool(typeof(value).kind == "pointer")
+        return (
+            typeof is not None
+            and "CData" in kind.__name__
+            and bool(typeof(value).kind == "pointer")
+        )
     return any(base.__name__ in _POINTERS for base in kind.__mro__)
 
 
 def _holds_pointer(value: Any) -> bool:
     """Whether it is an object of a library, an attribute of which is a pointer."""
     kind = type(value)
-    if issubclass(kind, type | FunctionType) or (is_own(_module(kind)) and _package(kind) not in _SHARED):
+    if issubclass(kind, type | FunctionType) or (
+        is_own(_module(kind)) and _package(kind) not in _SHARED
+    ):
         return False
     with suppress(Exception):  # objects may raise when asked for their attributes
         return any(map(_is_pointer, vars(value).values()))
@@ -127,13 +177,29 @@ def _holds_pointer(value: Any) -> bool:
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, FunctionType):
-        yield from ((f"{value.__name__}.{variable}", part) for variable, part in _variables(value).items())
-        yield from ((name, part) for part in (value.__defaults__, value.__kwdefaults__, vars(value)))
+        yield from (
+            (f"{value.__name__}.{variable}", part)
+            for variable, part in _variables(value).items()
+        )
+        yield from (
+            (name, part)
+            for part in (value.__defaults__, value.__kwdefaults__, vars(value))
+        )
         return
     kind = type(value)
-    owner = value.__name__ if isinstance(value, type) else name if kind.__module__ == "builtins" else kind.__name__
-    slots = [slot for base in kind.__mro__ for slot in vars(base).get("__slots__", ())]
-    attributes = {**getattr(value, "__dict__", {}), **{slot: getattr(value, slot, None) for slot in slots}}
+    if isinstance(value, type):
+        owner = value.__name__
+    elif kind.__module__ == "builtins":
+        owner = name
+    else:
+        owner = kind.__name__
+    slots = [
+        slot for base in kind.__mro__ for slot in vars(base).get("__slots__", ())
+    ]
+    attributes = {
+        **getattr(value, "__dict__", {}),
+        **{slot: getattr(value, slot, None) for slot in slots},
+    }
     yield from ((f"{owner}.{key}", part) for key, part in attributes.items())
     yield from ((owner, part) for part in gc.get_referents(value))
 
@@ -141,20 +207,33 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _variables(function: FunctionType) -> dict[str, Any]:
     """The variables of a closure, and the globals and members of modules of the user's that code names."""
     code = function.__code__
-    found: dict[str, Any] = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    found: dict[str, Any] = dict(
+        zip(code.co_freevars, function.__closure__ or (), strict=True)
+    )
     if is_own(function.__module__):
         known = function.__globals__
         names = names_in(code)
         found |= {name: known[name] for name in names.globally if name in known}
-        modules = [module for module in found.values() if isinstance(module, ModuleType) and is_own(module.__name__)]
-        found |= {name: vars(module)[name] for module in modules for name in names.everywhere if name in vars(module)}
+        modules = [
+            module
+            for module in found.values()
+            if isinstance(module, ModuleType) and is_own(module.__name__)
+        ]
+        found |= {
+            name: vars(module)[name]
+            for module in modules
+            for name in names.everywhere
+            if name in vars(module)
+        }
     return found
 
 
 def _module(kind: type) -> str:
     """The module of a class; empty if the class has another kind of `__module__`."""
     module: Any = kind.__module__
-    return module if isinstance(module, str) else ""
+    if isinstance(module, str):
+        return module
+    return ""
 
 
 def _package(kind: type) -> str:

@@ -14,7 +14,9 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         ((0, 3), (4, 8))
     """
     merged: list[Interval] = []
-    for start, stop in sorted(interval for interval in intervals if interval[0] < interval[1]):
+    for start, stop in sorted(
+        interval for interval in intervals if interval[0] < interval[1]
+    ):
         if merged and start <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:

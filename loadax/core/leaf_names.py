@@ -28,7 +28,10 @@ def path_of(tree: Tree, name: str) -> Path | None:
         if text == name:
             return (key,)
     for text, key, value in entries:
-        below = path_of(value, name[len(text) + 1 :]) if name.startswith(f"{text}.") else None
+        if name.startswith(f"{text}."):
+            below = path_of(value, name[len(text) + 1 :])
+        else:
+            below = None
         if below is not None:
             return (key, *below)
     return None
@@ -47,7 +50,10 @@ def with_value(tree: Tree, path: Path, value: Any) -> Tree:
         return value
     first, *rest = path
     below = dict(members(tree) or ())
-    below[first] = with_value(below[first], tuple(rest), value) if rest else value
+    if rest:
+        below[first] = with_value(below[first], tuple(rest), value)
+    else:
+        below[first] = value
     return with_members(tree, below)
 
 
@@ -64,5 +70,8 @@ def without(tree: Tree, path: Path) -> dict[Any, Any]:
 def unknown_leaf(name: str, names: list[str]) -> str:
     """Text for errors about a name that is not one of these leaves."""
     close = difflib.get_close_matches(name, names, 1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
+    if close:
+        guess = f"did you mean {close[0]!r}? "
+    else:
+        guess = ""
     return f"there is no leaf {name!r}; {guess}the names of leaves are {names}"

@@ -31,7 +31,8 @@ class LeafSelection:
     spec = None
     rng = with_index = with_epoch = False
     elementwise = True
-    function = property(lambda self: self)  # for fingerprints and messages, as other transforms have a function
+    # for fingerprints and messages, as other transforms have a function
+    function = property(lambda self: self)
 
     def __repr__(self) -> str:
         return f"{self.verb}({self.names if self.verb == 'rename' else ', '.join(map(repr, self.names))})"
@@ -39,7 +40,9 @@ class LeafSelection:
     text = __repr__
 
     def describe(self) -> list[Any]:
-        return [self.verb, self.names] if self.verb == "rename" else [self.verb, *self.names]
+        if self.verb == "rename":
+            return [self.verb, self.names]
+        return [self.verb, *self.names]
 
     def of_tree(self, tree: Tree) -> dict[Any, Any]:
         """The selected leaves of a tree, in nested dicts. Subtrees without a selected name stay as they are.
@@ -49,15 +52,30 @@ class LeafSelection:
         """
         named: set[str] = set()
         both = {*self.names, *self.names.values()}
-        deeper = {name[:end] for name in both for end, letter in enumerate(name) if letter == "."}
-        found = list(_selected(self, deeper, tree, (), None if self.verb == "keep" else (), named))
+        deeper = {
+            name[:end]
+            for name in both
+            for end, letter in enumerate(name)
+            if letter == "."
+        }
+        found = list(
+            _selected(
+                self, deeper, tree, (), None if self.verb == "keep" else (), named
+            )
+        )
         if len(named) < len(self.names) or not found:
             raise _missing(self, named, flatten(tree)[1].names)
-        paths = sorted(tuple(map(str, path)) for path, _ in found) if self.verb == "rename" else []
+        if self.verb == "rename":
+            paths = sorted(tuple(map(str, path)) for path, _ in found)
+        else:
+            paths = []
         for path, following in pairwise(paths):
             if following[: len(path)] == path:
                 name = ".".join(path)
-                raise ArgumentError(f"{self}: two leaves would be called {name!r}; rename or drop one of them first")
+                raise ArgumentError(
+                    f"{self}: two leaves would be called {name!r}; rename or drop "
+                    "one of them first"
+                )
         result: dict[Any, Any] = {}
         for path, value in found:
             node = result
@@ -81,7 +99,9 @@ class LeafSelection:
         return results
 
 
-def selection(verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names") -> LeafSelection:
+def selection(
+    verb: Literal["rename", "keep", "drop"], names: Any, argument: str = "names"
+) -> LeafSelection:
     """The selection of a verb.
 
     Args:
@@ -93,17 +113,34 @@ def selection(verb: Literal["rename", "keep", "drop"], names: Any, argument: str
         ArgumentError: When `names` is not a dict of names for `rename`, or one or more names, or one list of them.
     """
     if verb == "rename":
-        given, remedy = names if isinstance(names, Mapping) else {}, "new names by old ones: {'tokens': 'inputs'}"
+        if isinstance(names, Mapping):
+            given = names
+        else:
+            given = {}
+        remedy = "new names by old ones: {'tokens': 'inputs'}"
     else:
-        listed = entries(argument, names[0], "names") if len(names) == 1 and not isinstance(names[0], str) else names
-        given, remedy = {name: name for name in listed}, "names of leaves, such as 'tokens', 'label'"
-    if not given or not all(isinstance(name, str) for name in (*given, *given.values())):
-        raise ArgumentError(f"{argument}={shown(names)}: pass {remedy}", argument=argument)
+        if len(names) == 1 and not isinstance(names[0], str):
+            listed = entries(argument, names[0], "names")
+        else:
+            listed = names
+        given = {name: name for name in listed}
+        remedy = "names of leaves, such as 'tokens', 'label'"
+    if not given or not all(
+        isinstance(name, str) for name in (*given, *given.values())
+    ):
+        raise ArgumentError(
+            f"{argument}={shown(names)}: pass {remedy}", argument=argument
+        )
     return LeafSelection(verb, dict(sorted(given.items())))
 
 
 def _selected(
-    selected: LeafSelection, deeper: set[str], tree: Tree, keys: Path, target: Path | None, named: set[str]
+    selected: LeafSelection,
+    deeper: set[str],
+    tree: Tree,
+    keys: Path,
+    target: Path | None,
+    named: set[str],
 ) -> Iterator[tuple[Path, Any]]:
     """Yields the selected subtrees of a tree, each with its new path.
 
@@ -117,10 +154,18 @@ def _selected(
     """
     prefix = "".join(f"{key}." for key in keys)
     for key, value in members(tree) or ():
-        name, path = f"{prefix}{key}", None if target is None else (*target, key)
+        name = f"{prefix}{key}"
+        if target is None:
+            path = None
+        else:
+            path = (*target, key)
         if name in selected.names:
             named.add(name)
-            new = {"keep": (*keys, key), "drop": None, "rename": tuple(selected.names[name].split("."))}
+            new = {
+                "keep": (*keys, key),
+                "drop": None,
+                "rename": tuple(selected.names[name].split(".")),
+            }
             path = new[selected.verb]
         if name in deeper and members(value) is not None:
             yield from _selected(selected, deeper, value, (*keys, key), path, named)
@@ -128,12 +173,18 @@ def _selected(
             yield path, value
 
 
-def _missing(selected: LeafSelection, named: set[str], known: list[str]) -> ArgumentError:
+def _missing(
+    selected: LeafSelection, named: set[str], known: list[str]
+) -> ArgumentError:
     """The error of a selection of names that are not known, or of no leaves."""
     absent = [name for name in selected.names if name not in named]
     if not absent:
-        return ArgumentError(f"{selected} leaves nothing of {known}; keep at least one leaf")
+        return ArgumentError(
+            f"{selected} leaves nothing of {known}; keep at least one leaf"
+        )
     if known == [""]:
         remedy = "name it in a map before: .map(lambda x: {'x': x})"
-        return ArgumentError(f"{selected}: an example is a single leaf without a name; {remedy}")
+        return ArgumentError(
+            f"{selected}: an example is a single leaf without a name; {remedy}"
+        )
     return ArgumentError(f"{selected}: {unknown_leaf(absent[0], known)}")

@@ -10,11 +10,17 @@ from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 
 # What a container may have, by version of cgroups.
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 # Bytes. Every piece that a worker fills allocates and frees arrays of the same few sizes. By default, glibc would
 # return them to the kernel each time, which then clears new pages.
-MMAP_THRESHOLD, TRIM_THRESHOLD = 4 << 20, 16 << 20
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+MMAP_THRESHOLD = 4 << 20
+TRIM_THRESHOLD = 16 << 20
+# of malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 
 @cache
@@ -56,6 +62,6 @@ def check_fits(size: int, what: str, remedy: str) -> None:
     memory = machine_memory()
     if size > memory // 2:
         raise SourceError(
-            f"{what} takes {size_text(size)} decoded, more than half of the {size_text(memory)} of memory of this "
-            f"machine; {remedy}"
+            f"{what} takes {size_text(size)} decoded, more than half of the "
+            f"{size_text(memory)} of memory of this machine; {remedy}"
         )

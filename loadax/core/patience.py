@@ -21,9 +21,13 @@ class Patience:
     """
 
     def __init__(self, notice: float, limit: float, since: float | None = None):
-        self._next, self._limit = notice, limit
+        self._next = notice
+        self._limit = limit
         # When the wait began.
-        self.since = perf_counter() if since is None else since
+        if since is None:
+            self.since = perf_counter()
+        else:
+            self.since = since
 
     @property
     def waited(self) -> float:
@@ -58,6 +62,11 @@ class Patience:
             StorageError: At the end.
         """
         if self.over:
-            raise StorageError(f"{redact(name)}: no answer after {self.waited:.0f} s; is the store reachable?")
+            raise StorageError(
+                f"{redact(name)}: no answer after {self.waited:.0f} s; is the store "
+                "reachable?"
+            )
         if self.due():
-            log.warning("%s: no answer for %.0f s, still waiting", redact(name), self.waited)
+            log.warning(
+                "%s: no answer for %.0f s, still waiting", redact(name), self.waited
+            )

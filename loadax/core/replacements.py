@@ -21,12 +21,23 @@ def replacements(owner: str) -> dict[str, str]:
     Args:
         owner: A class, for its attributes; `"Dataloader()"` or `"Dataset.verb()"`, for arguments.
     """
-    tables = tomllib.loads(resources.files("loadax.core").joinpath("replacements.toml").read_text("utf-8"))
-    hints = [entry for title, table in tables.items() if owner in title.split() for entry in table.items()]
+    tables = tomllib.loads(
+        resources.files("loadax.core")
+        .joinpath("replacements.toml")
+        .read_text("utf-8")
+    )
+    hints = [
+        entry
+        for title, table in tables.items()
+        if owner in title.split()
+        for entry in table.items()
+    ]
     return {name: hint for names, hint in hints for name in names.split()}
 
 
-def explain_arguments(verb: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+def explain_arguments(
+    verb: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
     """Decorates a verb that users of other loaders expect to have other arguments.
 
     Raises:
@@ -39,7 +50,9 @@ def explain_arguments(verb: Callable[_Arguments, _Result]) -> Callable[_Argument
         for name in named.keys() - own:
             if hint := replacements("Dataset.verb()").get(name):
                 value = shown(named[name])
-                raise ArgumentError(f"{name}={value}: {verb.__name__}() has no such argument; {hint}")
+                raise ArgumentError(
+                    f"{name}={value}: {verb.__name__}() has no such argument; {hint}"
+                )
         return verb(*given, **named)
 
     return explained
@@ -51,10 +64,14 @@ def missing_attribute(owner: Any, name: str) -> Any:
     Raises:
         AttributeError: For a name that the owner does not have; says what to write instead.
     """
-    if hasattr(type(owner), name):  # a property, in which a user's function raised an AttributeError
+    # a property, in which a user's function raised an AttributeError
+    if hasattr(type(owner), name):
         return object.__getattribute__(owner, name)
     kind = type(owner).__name__
     hint = replacements(kind).get(name)
-    subject = f"module {owner.__name__!r}" if kind == "module" else f"{kind!r} object"
+    if kind == "module":
+        subject = f"module {owner.__name__!r}"
+    else:
+        subject = f"{kind!r} object"
     text = f"{subject} has no attribute {name!r}" + (f": {hint}" if hint else "")
     raise AttributeError(text, name=name, obj=owner)

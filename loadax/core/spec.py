@@ -11,7 +11,9 @@ from loadax.core.tree import Structure, flatten, map_values, refuse_node, too_de
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Array, ArraySpec, Columns, Tree
 
-_PLAIN: dict[type, np.dtype[Any]] = {kind: np.dtype(kind) for kind in (int, float, bool, complex)}
+_PLAIN: dict[type, np.dtype[Any]] = {
+    kind: np.dtype(kind) for kind in (int, float, bool, complex)
+}
 _NUMBERS = set(_PLAIN)
 _dimensions = attrgetter("ndim")
 # Types of immutable leaves that need no conversion.
@@ -26,7 +28,10 @@ def flatten_spec(spec: Tree) -> tuple[list[ArraySpec], Structure]:
 def describe_spec(spec: Tree) -> list[Any]:
     """Path, shape and dtype of each leaf, as JSON."""
     specs, structure = flatten_spec(spec)
-    return [[path, list(leaf.shape), str(leaf.dtype)] for path, leaf in zip(structure.paths, specs, strict=True)]
+    return [
+        [path, list(leaf.shape), str(leaf.dtype)]
+        for path, leaf in zip(structure.paths, specs, strict=True)
+    ]
 
 
 def all_columns(shape: Sequence[int]) -> Columns:
@@ -40,7 +45,10 @@ def spec_of(example: Tree) -> Tree:
     specs = []
     for leaf, path in zip(leaves, structure.paths, strict=True):
         array = as_array(leaf, f"leaf {path or 'of the example'}")
-        dtype = np.dtype(object) if array.dtype.kind in "USO" else array.dtype.newbyteorder("=")
+        if array.dtype.kind in "USO":
+            dtype = np.dtype(object)
+        else:
+            dtype = array.dtype.newbyteorder("=")
         specs.append(ArraySpec(array.shape, dtype))
     return structure.build(specs)
 
@@ -49,7 +57,10 @@ def spec_or_object(example: Tree) -> Tree:
     """The spec of an example that is never stacked, so it may be any object."""
     try:
         return spec_of(example)
-    except (ArgumentError, LeafError):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
+    except (
+        ArgumentError,
+        LeafError,
+    ):  # a dict whose keys can't be sorted, or an object that NumPy can't convert
         return ArraySpec((), np.dtype(object))
 
 
@@ -91,7 +102,10 @@ def unmasked(leaf: Any, name: object) -> Any:
     if not isinstance(leaf, np.ma.MaskedArray):
         return leaf
     if masked := np.count_nonzero(np.ma.getmaskarray(leaf).view(bool)):
-        raise LeafError(f"{name} has {masked} masked entries, which would become data; fill them: array.filled(0)")
+        raise LeafError(
+            f"{name} has {masked} masked entries, which would become data; fill "
+            "them: array.filled(0)"
+        )
     return leaf.data
 
 
@@ -129,7 +143,9 @@ def _own_rows(examples: Sequence[Tree]) -> list[Tree]:
 def _own_leaf(leaf: Any) -> Any:
     kind = type(leaf)
     if kind is np.ndarray:
-        return leaf.copy() if leaf.ndim or leaf.dtype.hasobject else leaf[()]
+        if leaf.ndim or leaf.dtype.hasobject:
+            return leaf.copy()
+        return leaf[()]
     if kind in _UNCHANGED:
         return leaf
     if kind not in _NUMBERS:
@@ -144,10 +160,18 @@ def _own_leaf(leaf: Any) -> Any:
 
 def same_memory(leaf: Any, other: Any) -> bool:
     """Whether two leaves are the same array, or views of one array that begin at the same entry."""
-    if not isinstance(leaf, np.ndarray) or not isinstance(other, np.ndarray) or not leaf.size or not other.size:
-        return False  # an empty view may have another view's address without sharing memory
+    if (
+        not isinstance(leaf, np.ndarray)
+        or not isinstance(other, np.ndarray)
+        or not leaf.size
+        or not other.size
+    ):
+        # an empty view may have another view's address without sharing memory
+        return False
     return leaf is other or (
-        leaf.base is not None and leaf.base is other.base and leaf.ctypes.data == other.ctypes.data
+        leaf.base is not None
+        and leaf.base is other.base
+        and leaf.ctypes.data == other.ctypes.data
     )
 
 
@@ -178,7 +202,9 @@ def array_or_object(leaf: Any, name: object = "a leaf") -> Array:
         return _object(leaf)
 
 
-def entries_like(array: Array, dtype: np.dtype[Any], shape: Sequence[int], label: str) -> Array:
+def entries_like(
+    array: Array, dtype: np.dtype[Any], shape: Sequence[int], label: str
+) -> Array:
     """The array, if its entries along the first dimension have this dtype and shape.
 
     Raises:
@@ -186,9 +212,19 @@ def entries_like(array: Array, dtype: np.dtype[Any], shape: Sequence[int], label
     """
     if array.ndim and not len(array):  # NumPy makes an empty list float64
         return np.empty((0, *shape), dtype)
-    if not array.ndim or array.shape[1:] != (*shape,) or array.dtype.newbyteorder("=") != dtype:
-        has = f"entries of {array.dtype}{list(array.shape[1:])}" if array.ndim else f"one {array.dtype}"
-        raise LeafError(f"{label} has {has}, in other rows entries of {dtype}{list(shape)}; cast it in a map")
+    if (
+        not array.ndim
+        or array.shape[1:] != (*shape,)
+        or array.dtype.newbyteorder("=") != dtype
+    ):
+        if array.ndim:
+            has = f"entries of {array.dtype}{list(array.shape[1:])}"
+        else:
+            has = f"one {array.dtype}"
+        raise LeafError(
+            f"{label} has {has}, in other rows entries of {dtype}{list(shape)}; cast "
+            "it in a map"
+        )
     return array
 
 
@@ -215,15 +251,19 @@ def as_array(leaf: Any, name: object) -> Array:
     except Exception as error:
         kind = with_article(f"{type(leaf).__module__}.{type(leaf).__qualname__}")
         raise LeafError(
-            f"{name} is {kind} that NumPy can't convert to an array "
-            f"({error}); return an array of numbers (from a torch tensor: tensor.detach().float().numpy())"
+            f"{name} is {kind} that NumPy can't convert to an array ({error}); "
+            "return an array of numbers (from a torch tensor: "
+            "tensor.detach().float().numpy())"
         ) from error
     if not array.ndim and array.dtype.hasobject and hasattr(leaf, "toarray"):
         kind = with_article(type(leaf).__qualname__)
         raise LeafError(
-            f"{name} is {kind}, which is sparse; return an array: matrix.toarray(), of one row matrix.toarray().ravel()"
+            f"{name} is {kind}, which is sparse; return an array: matrix.toarray(), "
+            "of one row matrix.toarray().ravel()"
         )
-    return array.astype(object) if array.dtype.kind == "T" else array
+    if array.dtype.kind == "T":
+        return array.astype(object)
+    return array
 
 
 def normalise_spec(spec: Tree) -> Tree:
@@ -236,15 +276,22 @@ def normalise_spec(spec: Tree) -> Tree:
     for index, leaf in enumerate(leaves):
         if not _has_spec(leaf):
             raise ArgumentError(
-                f"spec{structure.paths[index]} is {leaf!r}: pass an object with a shape and a dtype, "
-                "such as jax.ShapeDtypeStruct"
+                f"spec{structure.paths[index]} is {leaf!r}: pass an object with a "
+                "shape and a dtype, such as jax.ShapeDtypeStruct"
             )
-    return structure.build(ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("=")) for leaf in leaves)
+    return structure.build(
+        ArraySpec(tuple(leaf.shape), np.dtype(leaf.dtype).newbyteorder("="))
+        for leaf in leaves
+    )
 
 
 def _has_spec(node: Any) -> bool:
     # A class such as numpy.float32 has them too, but as descriptors.
-    return hasattr(node, "shape") and hasattr(node, "dtype") and not isinstance(node, type)
+    return (
+        hasattr(node, "shape")
+        and hasattr(node, "dtype")
+        and not isinstance(node, type)
+    )
 
 
 def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str]) -> Tree:
@@ -259,7 +306,10 @@ def stack(examples: Sequence[Tree], spec: Tree, rows: Sequence[int | str]) -> Tr
         LeafError: When the structure, a shape or a dtype of an example differs from `spec`.
     """
     specs, structure = flatten_spec(spec)
-    out = [np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype) for leaf_spec in specs]
+    out = [
+        np.empty((len(examples), *leaf_spec.shape), leaf_spec.dtype)
+        for leaf_spec in specs
+    ]
     stack_into(examples, specs, structure, rows, out)
     return structure.build(out)
 
@@ -274,27 +324,44 @@ def stack_into(
     """Same as `stack`, for a spec that is flattened already, into `out`."""
     if _fill_columns(examples, structure, out):
         return
-    columns = [(column, spec.shape, spec.dtype) for column, spec in zip(out, specs, strict=True)]
+    columns = [
+        (column, spec.shape, spec.dtype)
+        for column, spec in zip(out, specs, strict=True)
+    ]
     for index, example in enumerate(examples):
         leaves = structure.plain_leaves(example)
         if leaves is None:
             leaves = _leaves_like(example, structure, rows, index)
-        for leaf_index, (leaf, (column, shape, dtype)) in enumerate(zip(leaves, columns, strict=True)):
-            if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape or dtype.hasobject:
+        for leaf_index, (leaf, (column, shape, dtype)) in enumerate(
+            zip(leaves, columns, strict=True)
+        ):
+            if (
+                type(leaf) is not np.ndarray
+                or leaf.dtype != dtype
+                or leaf.shape != shape
+                or dtype.hasobject
+            ):
                 name = _LeafName(rows, index, structure.paths[leaf_index])
                 leaf = _checked(leaf, specs[leaf_index], name)  # noqa: PLW2901
             column[index] = leaf
 
 
-def _fill_columns(examples: Sequence[Tree], structure: Structure, out: Sequence[Array]) -> bool:
+def _fill_columns(
+    examples: Sequence[Tree], structure: Structure, out: Sequence[Array]
+) -> bool:
     """Fills `out` leaf by leaf on a fast path; returns False if the examples must be checked one by one."""
     if structure.kind is None:
         return _fill(examples, out[0])
-    if not structure.flat or {*map(type, examples)} != {dict} or {*map(len, examples)} != {len(out)}:
+    if (
+        not structure.flat
+        or {*map(type, examples)} != {dict}
+        or {*map(len, examples)} != {len(out)}
+    ):
         return False
     try:
         return all(
-            _fill(list(map(itemgetter(key), examples)), column) for key, column in zip(structure.keys, out, strict=True)
+            _fill(list(map(itemgetter(key), examples)), column)
+            for key, column in zip(structure.keys, out, strict=True)
         )
     except KeyError:
         return False
@@ -313,7 +380,9 @@ def _fill(values: Sequence[Any], out: Array) -> bool:
             # `concatenate` checks all other dimensions and, with casting="no", the dtypes.
             np.concatenate(values, out=out.reshape(-1, *out.shape[2:]), casting="no")
             return True
-        if out.ndim == 1 and (kind is out.dtype.type or _PLAIN.get(kind) == out.dtype):
+        if out.ndim == 1 and (
+            kind is out.dtype.type or _PLAIN.get(kind) == out.dtype
+        ):
             out[...] = values
             return True
     except (TypeError, ValueError, OverflowError):
@@ -321,23 +390,28 @@ def _fill(values: Sequence[Any], out: Array) -> bool:
     return False
 
 
-def _leaves_like(example: Tree, structure: Structure, rows: Sequence[int | str], index: int) -> list[Any]:
+def _leaves_like(
+    example: Tree, structure: Structure, rows: Sequence[int | str], index: int
+) -> list[Any]:
     leaves, actual = flatten(example)
     if actual != structure:
         if difference := structure.static_difference(actual):
             raise LeafError(
-                f"row {rows[index]}: {difference}; a batch has one value of it, so all rows must have the same: make "
-                "it a data field, or set it in a map"
+                f"row {rows[index]}: {difference}; a batch has one value of it, so "
+                "all rows must have the same: make it a data field, or set it in a "
+                "map"
             )
         lost = [path for path in structure.paths if path not in actual.paths]
         if actual.paths and len(lost) + len(actual.paths) == len(structure.paths):
             raise LeafError(
-                f"row {rows[index]}: {', '.join(lost)} is None or missing, but the rows before it have it; replace "
-                "None in a map, or leave such rows out with filter()"
+                f"row {rows[index]}: {', '.join(lost)} is None or missing, but the "
+                "rows before it have it; replace None in a map, or leave such rows "
+                "out with filter()"
             )
         raise LeafError(
-            f"row {rows[index]} has the leaves {', '.join(actual.paths) or 'none'}, the rows before it had "
-            f"{', '.join(structure.paths)}; return the same leaves for every row"
+            f"row {rows[index]} has the leaves {', '.join(actual.paths) or 'none'}, "
+            f"the rows before it had {', '.join(structure.paths)}; return the same "
+            "leaves for every row"
         )
     return leaves
 
@@ -352,7 +426,8 @@ class RowNames(Sequence[str]):
     """
 
     def __init__(self, count: int, name: Callable[[int], str]):
-        self._count, self._name = count, name
+        self._count = count
+        self._name = name
 
     def __len__(self) -> int:
         return self._count
@@ -381,8 +456,8 @@ def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
         return leaf
     if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
         raise LeafError(
-            f"{name} is {array.dtype}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}; "
-            f"{_remedy(array, spec)}"
+            f"{name} is {array.dtype}{list(array.shape)}, expected "
+            f"{spec.dtype}{list(spec.shape)}; {_remedy(array, spec)}"
         )
     return array
 
@@ -390,8 +465,8 @@ def _checked(leaf: Any, spec: ArraySpec, name: _LeafName) -> Any:
 def _remedy(array: Array, spec: ArraySpec) -> str:
     if array.ndim == len(spec.shape) and array.shape != spec.shape:
         return (
-            "rows are ragged: pad them with .pad(lengths), crop them in a map, or, unless they come from a stream, "
-            "pack them with .pack(seq_len)"
+            "rows are ragged: pad them with .pad(lengths), crop them in a map, or, "
+            "unless they come from a stream, pack them with .pack(seq_len)"
         )
     return "give all rows one shape and dtype in a map (pad, crop or cast)"
 
@@ -405,30 +480,47 @@ def check_batch(batch: Tree, count: int, spec: Tree, origin: str) -> Tree:
     return check_leaves(batch, count, *flatten_spec(spec), origin)
 
 
-def check_leaves(batch: Tree, count: int, specs: Sequence[ArraySpec], structure: Structure, origin: str) -> Tree:
+def check_leaves(
+    batch: Tree,
+    count: int,
+    specs: Sequence[ArraySpec],
+    structure: Structure,
+    origin: str,
+) -> Tree:
     """Same as `check_batch`, for a spec that is flattened already."""
     leaves = structure.plain_leaves(batch)
     if leaves is None:
         leaves, actual = flatten(batch)
         if actual != structure:
             difference = structure.static_difference(actual)
-            leaves_text = f"the leaves {actual.paths}, expected {structure.paths}; return the leaves of spec"
+            leaves_text = (
+                f"the leaves {actual.paths}, expected {structure.paths}; return the "
+                "leaves of spec"
+            )
             raise LeafError(f"{origin} gave {difference or leaves_text}")
     checked = []
     for index, (leaf, leaf_spec) in enumerate(zip(leaves, specs, strict=True)):
-        if type(leaf) is np.ndarray and leaf.dtype == leaf_spec.dtype and leaf.shape == (count, *leaf_spec.shape):
+        if (
+            type(leaf) is np.ndarray
+            and leaf.dtype == leaf_spec.dtype
+            and leaf.shape == (count, *leaf_spec.shape)
+        ):
             checked.append(leaf)
             continue
         path = structure.paths[index]
         array = as_array(leaf, f"{origin}: leaf {path or 'of the batch'}")
-        if array.dtype != leaf_spec.dtype and array.dtype.newbyteorder("=") == leaf_spec.dtype:
+        if (
+            array.dtype != leaf_spec.dtype
+            and array.dtype.newbyteorder("=") == leaf_spec.dtype
+        ):
             array = array.astype(leaf_spec.dtype)
         wrong_dtype = array.dtype != leaf_spec.dtype and not leaf_spec.dtype.hasobject
         if array.shape != (count, *leaf_spec.shape) or wrong_dtype:
             raise LeafError(
-                f"{origin} gave leaf {path or 'of the batch'} as {array.dtype}{list(array.shape)} for {count} rows, "
-                f"expected {leaf_spec.dtype}{[count, *leaf_spec.shape]}; "
-                "return one entry per row, all of that shape and dtype (pad, crop or cast them in a map)"
+                f"{origin} gave leaf {path or 'of the batch'} as "
+                f"{array.dtype}{list(array.shape)} for {count} rows, expected "
+                f"{leaf_spec.dtype}{[count, *leaf_spec.shape]}; return one entry per "
+                "row, all of that shape and dtype (pad, crop or cast them in a map)"
             )
         checked.append(array)
     return structure.build(checked)
@@ -443,10 +535,13 @@ def spec_of_batch(batch: Tree, name: str) -> Tree:
     """
     leaves, structure = flatten(batch)
     for path, leaf in zip(structure.paths, leaves, strict=True):
-        array = as_array(leaf, f"what {name} returned as leaf {path or 'of the batch'}")
+        array = as_array(
+            leaf, f"what {name} returned as leaf {path or 'of the batch'}"
+        )
         if array.ndim == 0 or len(array) != 1:
             raise ArgumentError(
-                f"{name} gave leaf {path or 'of the batch'} with shape {list(array.shape)} for 1 row; "
-                "the first dimension of every leaf must be the number of requested rows"
+                f"{name} gave leaf {path or 'of the batch'} with shape "
+                f"{list(array.shape)} for 1 row; the first dimension of every leaf "
+                "must be the number of requested rows"
             )
     return spec_of(structure.build(np.asarray(leaf)[0] for leaf in leaves))

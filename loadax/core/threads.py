@@ -15,7 +15,8 @@ def thread_pool(workers: int, name: str) -> Iterator[ThreadPoolExecutor]:
         workers: Number of threads.
         name: Prefix of the names of the threads.
     """
-    pool, wait = ThreadPoolExecutor(workers, name), True
+    pool = ThreadPoolExecutor(workers, name)
+    wait = True
     try:
         yield pool
     except KeyboardInterrupt:

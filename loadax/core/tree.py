@@ -91,7 +91,9 @@ class Structure:
         if self.kind is None:
             return [""]
         pairs = zip(self.keys, self.children, strict=True)
-        return [self._name(key) + path for key, child in pairs for path in child.paths]
+        return [
+            self._name(key) + path for key, child in pairs for path in child.paths
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -99,11 +101,19 @@ class Structure:
         if self.kind is None:
             return [""]
         pairs = zip(self.keys, self.children, strict=True)
-        return [f"{key}.{name}" if name else str(key) for key, child in pairs for name in child.names]
+        return [
+            f"{key}.{name}" if name else str(key)
+            for key, child in pairs
+            for name in child.names
+        ]
 
     def _name(self, key: Any) -> str:
-        attribute = dataclasses.is_dataclass(self.kind) or hasattr(self.kind, "_fields")
-        return f".{key}" if attribute else f"[{key!r}]"
+        attribute = dataclasses.is_dataclass(self.kind) or hasattr(
+            self.kind, "_fields"
+        )
+        if attribute:
+            return f".{key}"
+        return f"[{key!r}]"
 
     def static_difference(self, other: "Structure", path: str = "") -> str | None:
         """Text about the first static field that differs in `other`; None if the containers differ, or nothing."""
@@ -113,13 +123,20 @@ class Structure:
             if own != theirs:
                 return f"static field {path}.{name} is {theirs!r}, expected {own!r}"
         pairs = zip(self.keys, self.children, other.children, strict=True)
-        differences = (own.static_difference(theirs, path + self._name(key)) for key, own, theirs in pairs)
-        return next((difference for difference in differences if difference is not None), None)
+        differences = (
+            own.static_difference(theirs, path + self._name(key))
+            for key, own, theirs in pairs
+        )
+        return next(
+            (difference for difference in differences if difference is not None), None
+        )
 
     @cached_property
     def flat(self) -> bool:
         """Whether this is a plain dict of leaves, as most examples are; enables the fast paths."""
-        return self.kind is dict and all(child.kind is None for child in self.children)
+        return self.kind is dict and all(
+            child.kind is None for child in self.children
+        )
 
     def build_all(self, columns: Sequence[Any], count: int) -> list[Any]:
         """Builds `count` trees: tree i has entry i of each column, in leaf order."""
@@ -133,19 +150,25 @@ class Structure:
 
     def build(self, leaves: Iterable[Any]) -> Any:
         """Builds a tree from leaves, in leaf order."""
-        return dict(zip(self.keys, leaves, strict=True)) if self.flat else self._build(iter(leaves))
+        if self.flat:
+            return dict(zip(self.keys, leaves, strict=True))
+        return self._build(iter(leaves))
 
     def plain_leaves(self, tree: Any) -> list[Any] | None:
         """Fast path of `flatten` for a tree with this structure; None if `flatten` is needed."""
         if self.kind is None:
-            return [tree] if type(tree) in _LEAVES else None
+            if type(tree) in _LEAVES:
+                return [tree]
+            return None
         if not self.flat or type(tree) is not dict or len(tree) != len(self.keys):
             return None
         try:
             leaves = [tree[key] for key in self.keys]
         except KeyError:
             return None
-        return leaves if all(type(leaf) in _LEAVES for leaf in leaves) else None
+        if all(type(leaf) in _LEAVES for leaf in leaves):
+            return leaves
+        return None
 
     def _build(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:
@@ -164,14 +187,19 @@ class Structure:
         if issubclass(self.kind, Mapping):
             return self.kind(dict(items))
         given = {**dict(items), **{name: value.value for name, value in self.static}}
-        return _dataclass_of(self.kind, given) if dataclasses.is_dataclass(self.kind) else self.kind(**given)
+        if dataclasses.is_dataclass(self.kind):
+            return _dataclass_of(self.kind, given)
+        return self.kind(**given)
 
 
 LEAF = Structure(None)
 
 
 def _arrived(
-    kind: Any, keys: tuple[Any, ...], children: tuple[Structure, ...], static: tuple[tuple[str, Static], ...]
+    kind: Any,
+    keys: tuple[Any, ...],
+    children: tuple[Structure, ...],
+    static: tuple[tuple[str, Static], ...],
 ) -> Structure:
     """Unpickles a structure, and registers which fields of its class are static."""
     structure = Structure(kind, keys, children, static)
@@ -188,7 +216,9 @@ def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
     It may check or convert rows, of which specs and batches are none. As in JAX, a class with a custom `__init__`, as
     equinox modules may have, is built without calling it.
     """
-    if kind.__dataclass_params__.init and not type(kind).__module__.startswith("equinox."):
+    if kind.__dataclass_params__.init and not type(kind).__module__.startswith(
+        "equinox."
+    ):
         with suppress(Exception):  # the user's code
             built = kind(**given)
             if all(getattr(built, name) is value for name, value in given.items()):
@@ -231,7 +261,9 @@ def members(tree: Any) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(tree, Mapping):
         return tree.items()
     parts = _children(tree)
-    return None if parts is None else zip(map(str, parts.keys), parts.values, strict=True)
+    if parts is None:
+        return None
+    return zip(map(str, parts.keys), parts.values, strict=True)
 
 
 def with_members(tree: Any, values: dict[Any, Any]) -> Any:
@@ -240,21 +272,34 @@ def with_members(tree: Any, values: dict[Any, Any]) -> Any:
         return with_values(tree, values)
     parts = _children(tree)
     assert parts is not None
-    return Structure(parts.kind, parts.keys, (), parts.static).container([*values.values()])
+    return Structure(parts.kind, parts.keys, (), parts.static).container(
+        [*values.values()]
+    )
 
 
 def _children_of_class(tree: Any) -> _Parts | None:
     if dataclasses.is_dataclass(tree) and (fields := _fields_of(tree)) is not None:
         static = tuple((name, Static(getattr(tree, name))) for name in fields.static)
-        return _Parts(type(tree), fields.data, [getattr(tree, name) for name in fields.data], static)
+        return _Parts(
+            type(tree),
+            fields.data,
+            [getattr(tree, name) for name in fields.data],
+            static,
+        )
     if isinstance(tree, Mapping):
         return _children_of_mapping(tree)
     return None
 
 
 def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
-    kind = type(tree) if type(tree) is dict or type(tree) in _MAPPINGS or jax_knows(tree) else dict
-    keys = tuple(tree) if issubclass(kind, OrderedDict) else _sorted_keys(tree)
+    if type(tree) is dict or type(tree) in _MAPPINGS or jax_knows(tree):
+        kind = type(tree)
+    else:
+        kind = dict
+    if issubclass(kind, OrderedDict):
+        keys = tuple(tree)
+    else:
+        keys = _sorted_keys(tree)
     return _Parts(kind, keys, [tree[key] for key in keys])
 
 
@@ -263,8 +308,9 @@ def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:
         return tuple(sorted(tree))
     except TypeError as error:
         raise ArgumentError(
-            f"the keys {list(tree)!r} of a dict can't be sorted ({error}); "
-            "JAX orders the leaves of a dict by its keys: use keys of one type, such as strings"
+            f"the keys {list(tree)!r} of a dict can't be sorted ({error}); JAX "
+            "orders the leaves of a dict by its keys: use keys of one type, such as "
+            "strings"
         ) from None
 
 
@@ -274,17 +320,27 @@ def _fields_of(tree: Any) -> _Fields | None:
     if kind in _REGISTERED:
         return _REGISTERED[kind]
     # Fields that __init__ does not accept are derived from the others.
-    fields = [field for field in dataclasses.fields(tree) if field.init or not kind.__dataclass_params__.init]
+    fields = [
+        field
+        for field in dataclasses.fields(tree)
+        if field.init or not kind.__dataclass_params__.init
+    ]
     names = [field.name for field in fields]
     if not jax_knows(tree):
         nodes = [field for field in fields if field.metadata.get("pytree_node", True)]
-        data = [field.name for field in nodes if not field.metadata.get("static", False)]
+        data = [
+            field.name for field in nodes if not field.metadata.get("static", False)
+        ]
         return _Fields(tuple(data), tuple(name for name in names if name not in data))
-    entries = _jax_trees().tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
+    entries = _jax_trees().tree_flatten_with_path(
+        tree, is_leaf=lambda node: node is not tree
+    )[0]
     data = [getattr(path[0], "name", "") for path, _ in entries]
     if not set(data) <= set(names):
         return None
-    _REGISTERED[kind] = _Fields(tuple(data), tuple(name for name in names if name not in data))
+    _REGISTERED[kind] = _Fields(
+        tuple(data), tuple(name for name in names if name not in data)
+    )
     return _REGISTERED[kind]
 
 
@@ -307,12 +363,16 @@ def refuse_node(leaf: Any, name: object) -> None:
     """
     if type(leaf) not in _LEAVES and _children(leaf) is None and jax_knows(leaf):
         raise LeafError(
-            f"{name} is {with_article(type(leaf).__qualname__)}, a class that only JAX can take apart; return a dict, "
-            "or a dataclass known to jax.tree_util.register_dataclass, and make the object from it in the training step"
+            f"{name} is {with_article(type(leaf).__qualname__)}, a class that only "
+            "JAX can take apart; return a dict, or a dataclass known to "
+            "jax.tree_util.register_dataclass, and make the object from it in the "
+            "training step"
         )
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
+def flatten(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], Structure]:
     """The leaves of `tree` in JAX's order, and its structure.
 
     Args:
@@ -333,10 +393,15 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
 
 # Not a closure in `flatten`: a recursive closure is a reference cycle, and would keep every leaf alive until garbage
 # collection.
-def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Structure:
+def _flatten_into(
+    leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None, depth: int
+) -> Structure:
     if depth > _DEEPEST:
         raise too_deep()
-    parts = None if is_leaf is not None and is_leaf(node) else _children(node)
+    if is_leaf is not None and is_leaf(node):
+        parts = None
+    else:
+        parts = _children(node)
     if parts is None:
         leaves.append(node)
         return LEAF
@@ -353,8 +418,8 @@ def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] |
 def too_deep() -> LeafError:
     """The error of a tree that is nested so deep that functions of its nodes would exceed Python's limit of calls."""
     return LeafError(
-        f"a tree of leaves is nested more than {_DEEPEST} deep; flatten it in a map, or keep its text, such as JSON, "
-        "as one leaf"
+        f"a tree of leaves is nested more than {_DEEPEST} deep; flatten it in a map, "
+        "or keep its text, such as JSON, as one leaf"
     )
 
 
@@ -371,7 +436,9 @@ def map_values(function: Callable[[Any], Any], tree: Any) -> Any:
         return function(tree)
     if isinstance(tree, dict):
         values = {
-            key: function(value) if type(value) in _LEAVES else map_values(function, value)
+            key: function(value)
+            if type(value) in _LEAVES
+            else map_values(function, value)
             for key, value in tree.items()
         }
         return with_values(tree, values)
@@ -393,7 +460,9 @@ def with_values(tree: Mapping[Any, Any], values: dict[Any, Any]) -> dict[Any, An
     return copied
 
 
-def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any], bool]) -> list[tuple[Any, bool]]:
+def broadcast_prefix(
+    prefix: Any, structure: Structure, is_leaf: Callable[[Any], bool]
+) -> list[tuple[Any, bool]]:
     """For every leaf of `structure`: its leaf in `prefix`, and whether that applies to it alone.
 
     Args:
@@ -410,15 +479,19 @@ def broadcast_prefix(prefix: Any, structure: Structure, is_leaf: Callable[[Any],
             yield from ((node, below.kind is None) for _ in below.paths)
             return
         parts = _children(node)
-        position = f" at {path}" if path else ""
+        if path:
+            position = f" at {path}"
+        else:
+            position = ""
         if parts is None or below.kind is None:
             raise ArgumentError(
-                f"{node!r}{position} is unexpected; name the leaves {[path + leaf for leaf in below.paths]}"
+                f"{node!r}{position} is unexpected; name the leaves "
+                f"{[path + leaf for leaf in below.paths]}"
             )
         if set(parts.keys) != set(below.keys) or len(parts.keys) != len(below.keys):
             raise ArgumentError(
-                f"the keys{position} are {sorted(map(str, parts.keys))}; pass those of the data: "
-                f"{sorted(map(str, below.keys))}"
+                f"the keys{position} are {sorted(map(str, parts.keys))}; pass those "
+                f"of the data: {sorted(map(str, below.keys))}"
             )
         given = dict(zip(parts.keys, parts.values, strict=True))
         for key, child in zip(below.keys, below.children, strict=True):

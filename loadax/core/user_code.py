@@ -12,9 +12,13 @@ from types import CodeType
 from typing import NamedTuple
 
 _INSTALLED = re.compile(r"\b(site|dist)-packages\b")
-_STANDARD = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
-_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
-_IMPORT_NAME, _EXTENDED_ARG = dis.opmap["IMPORT_NAME"], dis.opmap["EXTENDED_ARG"]
+_STANDARD = tuple(
+    {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}
+)
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_LOAD_NAME = dis.opmap["LOAD_NAME"]
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _SEVERAL = 1 << 14  # code objects whose names are remembered
 
 
@@ -52,7 +56,9 @@ class Names(NamedTuple):
 def names_in(code: CodeType) -> Names:
     """The names in code. They are remembered: a large function takes about 50 microseconds."""
     globally = {code.co_names[index] for index in _global_indices(code)}
-    everywhere, texts, imports = set(code.co_names), set[str](), _imports(code)
+    everywhere = set(code.co_names)
+    texts = set[str]()
+    imports = _imports(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             nested = names_in(constant)
@@ -60,9 +66,16 @@ def names_in(code: CodeType) -> Names:
             everywhere.update(nested.everywhere)
             texts.update(nested.texts)
             imports += nested.imports
-        elif isinstance(constant, str) and all(map(str.isidentifier, constant.split("."))):
+        elif isinstance(constant, str) and all(
+            map(str.isidentifier, constant.split("."))
+        ):
             texts.add(constant)
-    return Names(tuple(sorted(globally)), tuple(sorted(everywhere)), tuple(sorted(texts)), tuple(imports))
+    return Names(
+        tuple(sorted(globally)),
+        tuple(sorted(everywhere)),
+        tuple(sorted(texts)),
+        tuple(imports),
+    )
 
 
 def _global_indices(code: CodeType) -> set[int]:
@@ -71,7 +84,10 @@ def _global_indices(code: CodeType) -> set[int]:
     high = 0
     for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument = high | low
-        high = argument << 8 if operation == _EXTENDED_ARG else 0
+        if operation == _EXTENDED_ARG:
+            high = argument << 8
+        else:
+            high = 0
         if operation == _LOAD_GLOBAL:
             found.add(argument >> 1)  # the lowest bit says whether it is called
         elif operation == _LOAD_NAME:
@@ -82,7 +98,9 @@ def _global_indices(code: CodeType) -> set[int]:
 def _imports(code: CodeType) -> list[Import]:
     if _IMPORT_NAME not in code.co_code[::2]:
         return []
-    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    steps = [
+        step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"
+    ]
     return [
         Import(level.argval, step.argval, names.argval or ())
         for level, names, step in zip(steps, steps[1:], steps[2:], strict=False)
@@ -97,7 +115,8 @@ def is_own(module: str | None) -> bool:
     top = name.partition(".")[0]
     if top == "loadax" or name in sys.builtin_module_names:
         return False
-    if name == "__main__":  # also where a program of an installed package, such as a debugger, runs the user's
+    # also where a program of an installed package, such as a debugger, runs the user's
+    if name == "__main__":
         return True
     file = file_of(name) or file_of(top)
     if not file:
@@ -112,5 +131,15 @@ def file_of(module: str) -> str:
     if known is None and "." not in module:
         with suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(module)
-            paths = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    return next((path for path in paths if isinstance(path, str) and Path(path).is_absolute()), "")
+            if spec is None:
+                paths = []
+            else:
+                paths = [spec.origin, *(spec.submodule_search_locations or ())]
+    return next(
+        (
+            path
+            for path in paths
+            if isinstance(path, str) and Path(path).is_absolute()
+        ),
+        "",
+    )

@@ -14,18 +14,22 @@ from loadax.core.formatting import name_of, type_text
 from loadax.core.held import handles, held, is_loadax, reason_for_turns
 
 _Result = TypeVar("_Result")
-_FIRST = 1.0  # seconds that others wait for the first call, which may itself wait for them
-_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of handles and user objects, by id
+# seconds that others wait for the first call, which may itself wait for them
+_FIRST = 1.0
+# of handles and user objects, by id
+_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _LONG = 10_000
 _registering = threading.Lock()
 _TURNS = "threads take turns to call"
 _REMEDY = (
-    "open one per thread (in a threading.local), or open it on first use and pass worker_type='process'; "
-    "from_source(…, thread_safe=True) says that no turns are needed, thread_safe=False that they are"
+    "open one per thread (in a threading.local), or open it on first use and pass "
+    "worker_type='process'; from_source(…, thread_safe=True) says that no turns are "
+    "needed, thread_safe=False that they are"
 )
 _SQLITE = (
-    "SQLite lets only the thread that opened a connection use it; pass num_workers=0, open one per thread (in a "
-    "threading.local), or call sqlite3.connect(…, check_same_thread=False)"
+    "SQLite lets only the thread that opened a connection use it; pass "
+    "num_workers=0, open one per thread (in a threading.local), or call "
+    "sqlite3.connect(…, check_same_thread=False)"
 )
 
 
@@ -47,16 +51,21 @@ class UserObject:
     """
 
     def __init__(self, value: Any, thread_safe: bool | None = None):
-        self.value, self.thread_safe = value, thread_safe
+        self.value = value
+        self.thread_safe = thread_safe
         # Name and value of the first handle that it holds; None: none is known.
         self.handle: tuple[str, Any] | None = None
         # What `work.pickling.snapshot` returned before the first read; None: unknown.
         self.unread: Any = None
-        self.name = name_of(value) if hasattr(value, "__qualname__") else type(value).__name__
+        if hasattr(value, "__qualname__"):
+            self.name = name_of(value)
+        else:
+            self.name = type(value).__name__
         # Whether the user knows that it gives other values at each call.
         self.told = False
         self.seconds = 0.0  # of all calls together, without what this class does
-        self._calls, self._warns = 0, False
+        self._calls = 0
+        self._warns = False
         self._turn: Any = None if thread_safe else _lock_of([value])
         self._look()
 
@@ -66,8 +75,11 @@ class UserObject:
     def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Calls a function of the object, in turn."""
         while True:
-            turn, decided = self._turn, self.handle is not None or self.thread_safe is not None
-            taken = turn is not None and turn.acquire(timeout=-1 if decided else _FIRST)
+            turn = self._turn
+            decided = self.handle is not None or self.thread_safe is not None
+            taken = turn is not None and turn.acquire(
+                timeout=-1 if decided else _FIRST
+            )
             try:
                 if turn is not self._turn:  # a handle was found meanwhile
                     continue
@@ -85,11 +97,15 @@ class UserObject:
                     turn.release()
 
     def _look(self) -> None:
-        calls, self._calls = self._calls, self._calls + 1
+        calls = self._calls
+        self._calls = self._calls + 1
         if self.handle is not None or self.thread_safe or calls & (calls - 1):
             return
         if found := handles(self.value, self.name):
-            self.handle, self._turn = found[0], _lock_of([*(handle for _, handle in found), self.value])
+            self.handle, self._turn = (
+                found[0],
+                _lock_of([*(handle for _, handle in found), self.value]),
+            )
             if self._warns:
                 self.warn()
         elif calls and self.thread_safe is None:
@@ -100,20 +116,30 @@ class UserObject:
         self._warns = self.handle is None
         if self.handle is None or self.thread_safe is not None:
             return
-        turns, remedy = ("num_workers is 0 to call", _SQLITE) if self.of_one_thread else (_TURNS, _REMEDY)
+        if self.of_one_thread:
+            turns, remedy = ("num_workers is 0 to call", _SQLITE)
+        else:
+            turns, remedy = (_TURNS, _REMEDY)
         name, handle = self.handle
-        text = f"{name} is {type_text(handle)}, {reason_for_turns(handle)}, so {turns} {self.name}: {remedy}"
+        text = (
+            f"{name} is {type_text(handle)}, {reason_for_turns(handle)}, so {turns} "
+            f"{self.name}: {remedy}"
+        )
         warnings.warn(text, UserWarning, stacklevel=5)
 
     @property
     def of_one_thread(self) -> bool:
         """Whether only the thread that opened its handle may use it, as with SQLite by default."""
         handle = None if self.handle is None or self.thread_safe else self.handle[1]
-        connection = handle.connection if isinstance(handle, sqlite3.Cursor) else handle
+        connection = (
+            handle.connection if isinstance(handle, sqlite3.Cursor) else handle
+        )
         if not isinstance(connection, sqlite3.Connection):
             return False
         with ThreadPoolExecutor(1) as pool:
-            return isinstance(pool.submit(connection.cursor).exception(), sqlite3.ProgrammingError)
+            return isinstance(
+                pool.submit(connection.cursor).exception(), sqlite3.ProgrammingError
+            )
 
 
 def blame(error: BaseException, what: str, note: str) -> None:
@@ -134,7 +160,11 @@ def blame(error: BaseException, what: str, note: str) -> None:
 
 def user_objects(reader: Any) -> Iterator[UserObject]:
     """The user's objects and functions that a reader, or a source, calls."""
-    return (part for _, part in held(reader, "", _may_hold, sys.maxsize) if isinstance(part, UserObject))
+    return (
+        part
+        for _, part in held(reader, "", _may_hold, sys.maxsize)
+        if isinstance(part, UserObject)
+    )
 
 
 def _may_hold(part: Any) -> bool:
@@ -146,7 +176,10 @@ def _may_hold(part: Any) -> bool:
 def _lock_of(values: Sequence[Any]) -> Any:
     """The lock of the first of these objects that has one, or a new one. The others have it from now on, too."""
     with _registering:
-        lock = next((_locks[id(value)] for value in values if id(value) in _locks), None) or threading.RLock()
+        lock = (
+            next((_locks[id(value)] for value in values if id(value) in _locks), None)
+            or threading.RLock()
+        )
         for value in values:
             _locks.setdefault(id(value), lock)
         return lock

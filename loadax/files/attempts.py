@@ -11,12 +11,16 @@ from loadax.errors import LoadaxError
 from loadax.files.object_stores import PAUSES, failure, is_limited
 from loadax.redaction import redact, redacted
 
-_SECOND_TRY = 0.2  # seconds before the one retry of a request that obstore does not retry
-_TOLD = 1  # number of the pause that is logged: a first one is short, and may be of many requests
+# seconds before the one retry of a request that obstore does not retry
+_SECOND_TRY = 0.2
+# number of the pause that is logged: a first one is short, and may be of many requests
+_TOLD = 1
 _RETRIED = re.compile(r"after \d+ retries|body error")
 
 
-async def attempt(ask: Callable[[], Awaitable[Any]], name: str, *, expected: bool) -> Any:
+async def attempt(
+    ask: Callable[[], Awaitable[Any]], name: str, *, expected: bool
+) -> Any:
     """Sends a request, and sends it again after a fault that may pass.
 
     A server that limits requests is waited for up to a minute; obstore has tried six times before each pause.
@@ -46,10 +50,16 @@ async def attempt(ask: Callable[[], Awaitable[Any]], name: str, *, expected: boo
         except LoadaxError:
             raise
         except (BaseError, ValueError, OSError) as error:
-            if is_limited(str(error)) and (following := next(pauses, None)) is not None:
+            if (
+                is_limited(str(error))
+                and (following := next(pauses, None)) is not None
+            ):
                 number, pause = following
                 if number == _TOLD:
-                    text = "%s: the server limits requests (%s); it is requested again for up to %.0f s"
+                    text = (
+                        "%s: the server limits requests (%s); it is requested again "
+                        "for up to %.0f s"
+                    )
                     log.warning(text, redact(name), _status(error), sum(PAUSES))
             elif is_first and _may_pass(error):
                 pause = _SECOND_TRY
@@ -62,7 +72,9 @@ async def attempt(ask: Callable[[], Awaitable[Any]], name: str, *, expected: boo
 def _status(error: Exception) -> str:
     """Status code in a message, such as `429`."""
     found = re.search(r"status code: (\d+)", str(error))
-    return found[1] if found else "SlowDown"
+    if found:
+        return found[1]
+    return "SlowDown"
 
 
 def _may_pass(error: Exception) -> bool:

@@ -41,10 +41,17 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
         a, bytes 900000 to 900009 [0]
     """
     within: list[int] = []
-    location, start, stop = "", 0, 0
+    location = ""
+    start = 0
+    stop = 0
     for index in sorted(range(len(ranges)), key=ranges.__getitem__):
         wanted = ranges[index]
-        if within and wanted.location == location and wanted.start <= stop + GAP and wanted.stop <= start + JOINED:
+        if (
+            within
+            and wanted.location == location
+            and wanted.start <= stop + GAP
+            and wanted.stop <= start + JOINED
+        ):
             stop = max(stop, wanted.stop)
             within.append(index)
             continue
@@ -63,12 +70,14 @@ def waves(sizes: Sequence[int], most: int) -> Iterator[slice]:
         >>> list(waves([3, 4, 9, 1], 8))
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """
-    first, total = 0, 0
+    first = 0
+    total = 0
     for position, size in enumerate(sizes):
         total += size
         if total > most and position > first:
             yield slice(first, position)
-            first, total = position, size
+            first = position
+            total = size
     if len(sizes) > first:
         yield slice(first, len(sizes))
 
@@ -85,14 +94,14 @@ def no_such_file(location: str) -> StorageError:
 def too_short(byte_range: ByteRange) -> SourceError:
     """Error for a range that exceeds its file."""
     return SourceError(
-        f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} are missing: "
-        "the file is cut short, or of another kind; copy it again"
+        f"{byte_range.location}: bytes {byte_range.start} to {byte_range.stop - 1} "
+        "are missing: the file is cut short, or of another kind; copy it again"
     )
 
 
 def changed(location: str, how: str = "has changed") -> SourceError:
     """Error for a file that was written again, replaced or truncated since it was opened."""
     return SourceError(
-        f"{location}: the file {how} since it was opened; data must not change while it is read: "
-        "restore the file, or open the dataset again"
+        f"{location}: the file {how} since it was opened; data must not change while "
+        "it is read: restore the file, or open the dataset again"
     )

@@ -19,11 +19,16 @@ from loadax.files.files import Files
 from loadax.files.paths import local_path
 from loadax.protocols import Integers, Location
 
-_LARGE = 16 << 10  # bytes of a row from which one copy per row is faster than an index array, which copies twice
+# bytes of a row from which one copy per row is faster than an index array, which copies twice
+_LARGE = 16 << 10
 _MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
-_FEW, _CHECKED = 8, 1.0  # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
-_RESERVED = 1 << 36  # most bytes of addresses that are reserved so that rows of all files are rows of one table
-_COPIED = 4 << 20  # bytes per copy: between two copies NumPy takes the GIL from other threads
+# files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
+_FEW = 8
+_CHECKED = 1.0
+# most bytes of addresses that are reserved so that rows of all files are rows of one table
+_RESERVED = 1 << 36
+# bytes per copy: between two copies NumPy takes the GIL from other threads
+_COPIED = 4 << 20
 
 
 class FileSpan(NamedTuple):
@@ -52,7 +57,11 @@ class Ends:
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
-        self._each = int(sizes[0]) if (sizes == sizes[0]).all() else 0  # size of all segments; 0: they differ
+        # size of all segments; 0: they differ
+        if (sizes == sizes[0]).all():
+            self._each = int(sizes[0])
+        else:
+            self._each = 0
 
     @property
     def total(self) -> int:
@@ -61,14 +70,17 @@ class Ends:
 
     def owners(self, offsets: Integers) -> Integers:
         """Indices of the segments that contain these bytes of the stream."""
-        return offsets // self._each if self._each else np.searchsorted(self.ends, offsets, side="right")
+        if self._each:
+            return offsets // self._each
+        return np.searchsorted(self.ends, offsets, side="right")
 
     def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Splits the bytes `start` to `stop` of the stream into `(segment, start, stop)` within each segment."""
         parts = []
         index = int(self.owners(np.array([start]))[0])
         while start < stop:
-            begin, end = int(self.begins[index]), min(stop, int(self.ends[index]))
+            begin = int(self.begins[index])
+            end = min(stop, int(self.ends[index]))
             if start < end:
                 parts.append((index, start - begin, end - begin))
                 start = end
@@ -77,12 +89,21 @@ class Ends:
 
     def ranges(self, start: int, stop: int) -> list[ByteRange]:
         """Maps the bytes `start` to `stop` of the stream to byte ranges of the files."""
-        parts = ((self.segments[index], low, high) for index, low, high in self.parts(start, stop))
-        return [ByteRange(segment.location, segment.begin + low, segment.begin + high) for segment, low, high in parts]
+        parts = (
+            (self.segments[index], low, high)
+            for index, low, high in self.parts(start, stop)
+        )
+        return [
+            ByteRange(segment.location, segment.begin + low, segment.begin + high)
+            for segment, low, high in parts
+        ]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """Maps the bytes `start` to `stop` of the stream to files, each with its first and last byte."""
-        return [Location(location, first, end - 1) for location, first, end in self.ranges(start, stop)]
+        return [
+            Location(location, first, end - 1)
+            for location, first, end in self.ranges(start, stop)
+        ]
 
 
 class ByteStream(Protocol):
@@ -97,7 +118,9 @@ class ByteStream(Protocol):
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
 
-    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def gather(
+        self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
         """Reads parts of any lengths, in entries of a dtype, and concatenates them; int64[n] both, n >= 1."""
 
 
@@ -121,19 +144,29 @@ def stretches_of(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def copy_stretches(
-    stretches: NDArray[np.uint8], starts: Integers, out: NDArray[np.uint8], rows: Integers | None = None
+    stretches: NDArray[np.uint8],
+    starts: Integers,
+    out: NDArray[np.uint8],
+    rows: Integers | None = None,
 ) -> None:
     """Copies the stretches at `starts` to the rows `rows` of `out`; None: to all rows."""
     size = stretches.shape[1]
     # The last row alone mostly tells.
-    table = not int(starts[-1] - starts[0]) % size and not ((starts - starts[0]) % size).any()
+    table = (
+        not int(starts[-1] - starts[0]) % size
+        and not ((starts - starts[0]) % size).any()
+    )
     if rows is None and out.flags.c_contiguous and table:
         # They are rows of a table, which NumPy copies directly.
         phase = int(starts[0]) % size
         np.take(stretches[phase::size], starts // size, axis=0, out=out, mode="clip")
         return
     if size >= _LARGE:
-        for row, start in zip(range(len(starts)) if rows is None else rows.tolist(), starts.tolist(), strict=True):
+        for row, start in zip(
+            range(len(starts)) if rows is None else rows.tolist(),
+            starts.tolist(),
+            strict=True,
+        ):
             out[row] = stretches[start]
         return
     # Pieces of equal length: a short last piece would cost as much as a long one.
@@ -165,20 +198,34 @@ class MappedSegments:
     far = False
 
     def __init__(self, segments: Sequence[FileSpan], row_bytes: int = 1):
-        self.ends, self._row_bytes = Ends(segments), row_bytes
+        self.ends = Ends(segments)
+        self._row_bytes = row_bytes
         # Of large files, huge pages: with small ones, finding random rows in memory takes a third of the time.
-        pages = [HUGE] * (self.ends.total >= HUGE * len(segments)) + [mmap.ALLOCATIONGRANULARITY]
-        steps = [(page, lcm(page, row_bytes)) for page in pages if lcm(page, row_bytes) * len(segments) <= _RESERVED]
+        pages = [HUGE] * (self.ends.total >= HUGE * len(segments)) + [
+            mmap.ALLOCATIONGRANULARITY
+        ]
+        steps = [
+            (page, lcm(page, row_bytes))
+            for page in pages
+            if lcm(page, row_bytes) * len(segments) <= _RESERVED
+        ]
         self._page, apart = (*steps, (pages[0], pages[0]))[0]
-        offsets = np.array([segment.begin for segment in segments], np.int64) % self._page
+        offsets = (
+            np.array([segment.begin for segment in segments], np.int64) % self._page
+        )
         sizes = -(-(offsets + self.ends.ends - self.ends.begins) // apart) * apart
-        self._places = np.cumsum(sizes) - sizes + offsets  # of the first byte of each segment in the reserved memory
+        # of the first byte of each segment in the reserved memory
+        self._places = np.cumsum(sizes) - sizes + offsets
         self._shifts = self._places - self.ends.begins
-        self._size, self._lock = int(sizes.sum()), threading.Lock()
+        self._size = int(sizes.sum())
+        self._lock = threading.Lock()
         self._maps: _Maps | None = None
         # Where files are not mapped side by side, the reserved memory between them counts as a map too.
         gaps = apart != mmap.ALLOCATIONGRANULARITY or len(segments) > _MOST_MAPS
-        self._most = _MOST_MAPS // 2 if gaps else _MOST_MAPS
+        if gaps:
+            self._most = _MOST_MAPS // 2
+        else:
+            self._most = _MOST_MAPS
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments, self._row_bytes)
@@ -192,14 +239,25 @@ class MappedSegments:
         crosses = first != self.ends.owners(starts + (size - 1))
         rows = None
         if crosses.any():
-            crossing, rows = np.flatnonzero(crosses), np.flatnonzero(~crosses)
+            crossing = np.flatnonzero(crosses)
+            rows = np.flatnonzero(~crosses)
             lengths = np.full(len(crossing), size)
-            out[crossing] = self.gather(starts[crossing], lengths, np.dtype(np.uint8)).reshape(-1, size)
-            starts, first = starts[rows], first[rows]
+            out[crossing] = self.gather(
+                starts[crossing], lengths, np.dtype(np.uint8)
+            ).reshape(-1, size)
+            starts = starts[rows]
+            first = first[rows]
         if len(starts):
-            copy_stretches(self._mapped(first).stretches(size), starts + self._shifts[first], out, rows)
+            copy_stretches(
+                self._mapped(first).stretches(size),
+                starts + self._shifts[first],
+                out,
+                rows,
+            )
 
-    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def gather(
+        self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
         """Reads parts of any lengths and concatenates them.
 
         Args:
@@ -207,24 +265,38 @@ class MappedSegments:
             lengths: Entries of each part, int64[n], at least 1 each.
             dtype: Dtype of the entries; no entry crosses a segment boundary.
         """
-        size, stops = dtype.itemsize, starts + lengths
+        size = dtype.itemsize
+        stops = starts + lengths
         owners = self.ends.owners(starts * size)
         if (owners != self.ends.owners(stops * size - 1)).any():
-            bounds = zip((starts * size).tolist(), (stops * size).tolist(), strict=True)
-            split = np.array([part for low, high in bounds for part in self.ends.parts(low, high)], np.int64)
+            bounds = zip(
+                (starts * size).tolist(), (stops * size).tolist(), strict=True
+            )
+            split = np.array(
+                [part for low, high in bounds for part in self.ends.parts(low, high)],
+                np.int64,
+            )
             begins = self.ends.begins[split[:, 0]] + split[:, 1]
-            return self.gather(begins // size, (split[:, 2] - split[:, 1]) // size, dtype)
-        memory, begins = self._mapped(owners).memory, starts * size + self._shifts[owners]
+            return self.gather(
+                begins // size, (split[:, 2] - split[:, 1]) // size, dtype
+            )
+        memory = self._mapped(owners).memory
+        begins = starts * size + self._shifts[owners]
         phase = int(begins[0]) % size
         if ((begins - phase) % size).any():  # files whose headers differ in length
             return take_parts(memory, begins, lengths * size).view(dtype)
-        entries = memory[phase : phase + (len(memory) - phase) // size * size].view(dtype)
+        entries = memory[phase : phase + (len(memory) - phase) // size * size].view(
+            dtype
+        )
         return take_parts(entries, begins // size, lengths)
 
     def _mapped(self, owners: Integers) -> "_Maps":
         """Maps in which these files are, each of which is long enough."""
-        now, maps = monotonic(), self._maps
-        if maps is None or (len(maps.files) >= self._most and np.isinf(maps.checked[owners]).any()):
+        now = monotonic()
+        maps = self._maps
+        if maps is None or (
+            len(maps.files) >= self._most and np.isinf(maps.checked[owners]).any()
+        ):
             # Those before are unmapped when the last thread that reads from them drops their memory.
             self._maps = maps = _Maps(self._size, len(self.ends.segments))
         met = {*owners.tolist()}
@@ -232,32 +304,45 @@ class MappedSegments:
             met = {*owners[maps.checked[owners] <= now - _CHECKED].tolist()}
         for index in met:
             if index not in maps.files:
-                with self._lock:  # only to map: a fork of the process may come while it is held, and wait for ever
+                # only to map: a fork of the process may come while it is held, and wait for ever
+                with self._lock:
                     if index not in maps.files:
                         maps.files[index] = self._map(index, maps.memory)
-            segment, status = self.ends.segments[index], maps.files[index].status()
+            segment = self.ends.segments[index]
+            status = maps.files[index].status()
             if status.st_size < segment.begin + segment.size:
                 raise changed(segment.location, SHORTER)
-            if segment.modified is not None and status.st_mtime_ns != segment.modified:
+            if (
+                segment.modified is not None
+                and status.st_mtime_ns != segment.modified
+            ):
                 raise changed(segment.location)
             maps.checked[index] = now
         return maps
 
     def _map(self, index: int, memory: NDArray[np.uint8]) -> FileMap:
         segment = self.ends.segments[index]
-        path, offset = local_path(segment.location), segment.begin % self._page
+        path = local_path(segment.location)
+        offset = segment.begin % self._page
         assert path is not None
         place = memory.ctypes.data + int(self._places[index]) - offset
         try:
-            return FileMap(path, (place, segment.begin - offset, segment.size + offset))
+            return FileMap(
+                path, (place, segment.begin - offset, segment.size + offset)
+            )
         except OSError as error:
-            raise SourceError(f"{segment.location}: the file can't be memory-mapped: {error}") from error
+            raise SourceError(
+                f"{segment.location}: the file can't be memory-mapped: {error}"
+            ) from error
 
 
 class _Maps:
     """`count` files of a stream, mapped side by side in `size` reserved bytes when they are first read."""
 
     def __init__(self, size: int, count: int):
-        self.memory, self.files = reserve(size), dict[int, FileMap]()
-        self.checked = np.full(count, -np.inf)  # when the size of each file was last asked for
-        self.stretches = cache(partial(stretches_of, self.memory))  # by their size, of which there are few
+        self.memory = reserve(size)
+        self.files = dict[int, FileMap]()
+        # when the size of each file was last asked for
+        self.checked = np.full(count, -np.inf)
+        # by their size, of which there are few
+        self.stretches = cache(partial(stretches_of, self.memory))

@@ -23,13 +23,17 @@ _MAGIC = {
 }
 _WINDOW = 1 << 20
 _MOST = 1 << 30  # bytes that any file may have decompressed
-_RATIO = 200  # of larger ones to their compressed size; text is compressed five to twenty times
-_XZ = 256 << 20  # bytes that the dictionary of an xz file may take; `xz -9` needs 65 MiB
+# of larger ones to their compressed size; text is compressed five to twenty times
+_RATIO = 200
+# bytes that the dictionary of an xz file may take; `xz -9` needs 65 MiB
+_XZ = 256 << 20
 
 
 def compression_of(start: bytes) -> str | None:
     """Name of the codec of a file that begins with `start`; None: it is not compressed."""
-    return next((codec for codec, magic in _MAGIC.items() if magic.match(start)), None)
+    return next(
+        (codec for codec, magic in _MAGIC.items() if magic.match(start)), None
+    )
 
 
 def decompress(file: Any, location: str, size: int) -> Iterator[bytes]:
@@ -46,18 +50,30 @@ def decompress(file: Any, location: str, size: int) -> Iterator[bytes]:
     """
     import pyarrow as pa
 
-    done, most = 0, max(_MOST, _RATIO * size)
+    done = 0
+    most = max(_MOST, _RATIO * size)
     try:
         for block in _blocks(file, location):
             done += len(block)
             if done > most:
                 raise SourceError(
-                    f"{location}: its {size_text(size)} become more than {size_text(most)}, more than {_RATIO} times "
-                    "as many, which looks like an attack; if it is right, decompress it yourself and pass that file"
+                    f"{location}: its {size_text(size)} become more than "
+                    f"{size_text(most)}, more than {_RATIO} times as many, which "
+                    "looks like an attack; if it is right, decompress it yourself "
+                    "and pass that file"
                 )
             yield block
-    except (EOFError, OSError, MemoryError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        raise SourceError(f"{location}: the file can't be decompressed: {error}; copy it again") from error
+    except (
+        EOFError,
+        OSError,
+        MemoryError,
+        zlib.error,
+        lzma.LZMAError,
+        pa.ArrowException,
+    ) as error:
+        raise SourceError(
+            f"{location}: the file can't be decompressed: {error}; copy it again"
+        ) from error
 
 
 def _blocks(file: Any, location: str) -> Iterator[bytes]:
@@ -67,19 +83,31 @@ def _blocks(file: Any, location: str) -> Iterator[bytes]:
     file.seek(0)
     codec = compression_of(start)
     if codec is None:
-        raise SourceError(f"{location}: the file is not compressed: it begins with {start!r}; rename it")
+        raise SourceError(
+            f"{location}: the file is not compressed: it begins with {start!r}; "
+            "rename it"
+        )
     if codec in ("bz2", "xz"):
-        make: Any = bz2.BZ2Decompressor if codec == "bz2" else partial(lzma.LZMADecompressor, memlimit=_XZ)
+        make: Any
+        if codec == "bz2":
+            make = bz2.BZ2Decompressor
+        else:
+            make = partial(lzma.LZMADecompressor, memlimit=_XZ)
         yield from _joined(file, make)
         return
     is_gzip = codec == "gzip"
-    stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+    stream: Any
+    if is_gzip:
+        stream = gzip.GzipFile(fileobj=file)
+    else:
+        stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
     yield from iter(lambda: stream.read(_WINDOW), b"")
 
 
 def _joined(file: Any, make: Callable[[], Any]) -> Iterator[bytes]:
     """Decompresses streams that follow each other; `lzma` and `bz2` ignore what follows padding or other bytes."""
-    one, rest = make(), b""
+    one = make()
+    rest = b""
     while one.eof or rest or not one.needs_input or (rest := file.read(_WINDOW)):
         if one.eof:
             rest = one.unused_data.lstrip(b"\0") or file.read(_WINDOW).lstrip(b"\0")

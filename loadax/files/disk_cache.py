@@ -36,8 +36,11 @@ from loadax.files.kept_files import (
 
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4
-_LEFT = 0.9  # fraction of the limit that an eviction leaves, so that scans of all blocks are rare
-_TRIES, _PAUSE = 100, 0.01  # to lock, and the seconds between; a block that can't be stored is fetched again
+# fraction of the limit that an eviction leaves, so that scans of all blocks are rare
+_LEFT = 0.9
+# to lock, and the seconds between; a block that can't be stored is fetched again
+_TRIES = 100
+_PAUSE = 0.01
 _NAME = re.compile("[0-9a-f]{40}")  # of blocks
 
 
@@ -100,7 +103,11 @@ class DiskCache:
             self._warn(f"{path}: {error}")
             return None
         if content is None:
-            log.warning("%s: this cached block is damaged; fetching %s again", path, byte_range)
+            log.warning(
+                "%s: this cached block is damaged; fetching %s again",
+                path,
+                byte_range,
+            )
             with suppress(OSError):
                 path.unlink()
             return None
@@ -130,7 +137,10 @@ class DiskCache:
     def _admit(self, temporary: Path, path: Path, size: int) -> None:
         with self._locked() as usage:
             text = os.pread(usage, 32, 0)
-            total = int(text) if text.isdigit() else None
+            if text.isdigit():
+                total = int(text)
+            else:
+                total = None
             if path.exists():
                 return
             if total is None or total + size > self._limit:
@@ -156,8 +166,11 @@ class DiskCache:
     def _blocks(self) -> Iterator[tuple[float, Path, int]]:
         """Yields when each block was used, its path and its size."""
         for folder in self._folder.iterdir():
-            for path in folder.iterdir() if stat.S_ISDIR(folder.lstat().st_mode) else ():
-                with suppress(FileNotFoundError):  # another process deleted a damaged block
+            for path in (
+                folder.iterdir() if stat.S_ISDIR(folder.lstat().st_mode) else ()
+            ):
+                # another process deleted a damaged block
+                with suppress(FileNotFoundError):
                     status = path.lstat()
                     if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
                         yield status.st_mtime, path, status.st_size
@@ -188,7 +201,11 @@ class DiskCache:
     def _warn(self, problem: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("the cache can't store or read a block; such blocks are fetched again: %s", problem)
+            log.warning(
+                "the cache can't store or read a block; such blocks are fetched "
+                "again: %s",
+                problem,
+            )
 
 
 def _read(path: Path, size: int) -> bytes | None:
@@ -196,7 +213,9 @@ def _read(path: Path, size: int) -> bytes | None:
     with os.fdopen(open_kept(path), "rb") as file:
         stored = file.read(size + 1)
     content = stored[_CHECKSUM:]
-    return content if len(stored) == size and stored[:_CHECKSUM] == _checksum(content) else None
+    if len(stored) == size and stored[:_CHECKSUM] == _checksum(content):
+        return content
+    return None
 
 
 def _checksum(content: bytes) -> bytes:
@@ -219,29 +238,52 @@ class CachedFiles:
 
     def __init__(self, files: Files, extents: Mapping[str, int]):
         assert files.cache is not None
-        self._files, self._cache, self._extents = files, files.cache, dict(extents)
+        self._files = files
+        self._cache = files.cache
+        self._extents = dict(extents)
         self._cache.create()
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        wanted = sorted({(byte_range.location, block) for byte_range in ranges for block in _blocks(byte_range)})
+        wanted = sorted(
+            {
+                (byte_range.location, block)
+                for byte_range in ranges
+                for block in _blocks(byte_range)
+            }
+        )
         locations = sorted({location for location, _ in wanted})
-        identities = dict(zip(locations, self._files.identities(locations), strict=True))
-        names = {key: self._cache.name(identities[key[0]], self._range(*key)) for key in wanted}
-        contents = {key: self._cache.get(names[key], self._range(*key)) for key in wanted}
+        identities = dict(
+            zip(locations, self._files.identities(locations), strict=True)
+        )
+        names = {
+            key: self._cache.name(identities[key[0]], self._range(*key))
+            for key in wanted
+        }
+        contents = {
+            key: self._cache.get(names[key], self._range(*key)) for key in wanted
+        }
         missing = [key for key in wanted if contents[key] is None]
-        for key, content in zip(missing, self._files.read([self._range(*key) for key in missing]), strict=True):
+        for key, content in zip(
+            missing,
+            self._files.read([self._range(*key) for key in missing]),
+            strict=True,
+        ):
             contents[key] = content
             self._cache.put(names[key], content)
         return [self._cut(byte_range, contents) for byte_range in ranges]
 
-    def _cut(self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]) -> bytes:
+    def _cut(
+        self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]
+    ) -> bytes:
         blocks = _blocks(wanted)
         joined = b"".join(contents[wanted.location, block] or b"" for block in blocks)
         start = wanted.start - blocks.start * BLOCK
         return joined[start : start + wanted.stop - wanted.start]
 
     def _range(self, location: str, block: int) -> ByteRange:
-        return ByteRange(location, block * BLOCK, min((block + 1) * BLOCK, self._extents[location]))
+        return ByteRange(
+            location, block * BLOCK, min((block + 1) * BLOCK, self._extents[location])
+        )
 
 
 def _blocks(wanted: ByteRange) -> range:

@@ -20,7 +20,8 @@ _LINGER = 0.1  # seconds for obstore's threads to let go of the last answers
 
 _open: dict[asyncio.AbstractEventLoop, "asyncio.Task[Any]"] = {}
 _changed = threading.Condition()
-_over = threading.Event()  # set once Python ends: threads that read on must not begin requests
+# set once Python ends: threads that read on must not begin requests
+_over = threading.Event()
 
 
 @contextmanager
@@ -31,7 +32,8 @@ def cancelled_at_exit() -> Iterator[None]:
         asyncio.CancelledError: If Python has begun to end.
     """
     _register(os.getpid())
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None
     with _changed:
         if _over.is_set():

@@ -14,7 +14,9 @@ from loadax.files.files import open_regular
 
 HUGE = 2 << 20  # bytes of a huge page on most processors
 _FAILED = ctypes.c_void_p(-1).value
-_UNREADABLE, _FIXED = 0x0, 0x10  # PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
+# PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
+_UNREADABLE = 0x0
+_FIXED = 0x10
 
 
 @final
@@ -33,7 +35,9 @@ class FileMap:
         OSError: When the file can't be opened or mapped, is empty, or is not a regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], part: tuple[int, int, int] | None = None):
+    def __init__(
+        self, path: str | os.PathLike[str], part: tuple[int, int, int] | None = None
+    ):
         self.path = Path(path).absolute()
         self._name = str(self.path)  # a Path takes longer on every read
         descriptor = open_regular(self.path)
@@ -41,11 +45,17 @@ class FileMap:
             self._opened = os.fstat(descriptor)
             self.length = self._opened.st_size
             if part is None:
-                self._reserved = reserve(self.length)  # which unmaps the file when it goes
+                # which unmaps the file when it goes
+                self._reserved = reserve(self.length)
                 part = self._reserved.ctypes.data, 0, self.length
             self._address, begin, size = part
             shared = mmap.MAP_SHARED | _FIXED
-            if _libc().mmap(self._address, size, mmap.PROT_READ, shared, descriptor, begin) == _FAILED:
+            if (
+                _libc().mmap(
+                    self._address, size, mmap.PROT_READ, shared, descriptor, begin
+                )
+                == _FAILED
+            ):
                 code = ctypes.get_errno()
                 # What failed may have left a hole, where other memory would be unmapped along with the reserved.
                 anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
@@ -59,7 +69,12 @@ class FileMap:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return {"version": 3, "typestr": "|u1", "shape": (self.length,), "data": (self._address, True)}
+        return {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (self.length,),
+            "data": (self._address, True),
+        }
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
@@ -68,7 +83,9 @@ class FileMap:
 
     def forget(self, stop: int) -> None:
         """Gives the memory of the bytes before `stop` back to the page cache, from which they are read when needed."""
-        _libc().madvise(self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+        _libc().madvise(
+            self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED
+        )
 
     @property
     def in_place(self) -> bool:
@@ -88,13 +105,20 @@ class FileMap:
             status = os.stat(self._name)  # noqa: PTH116
         except OSError:
             return self._opened
-        return status if os.path.samestat(status, self._opened) else self._opened
+        if os.path.samestat(status, self._opened):
+            return status
+        return self._opened
 
 
 def reserve(size: int) -> NDArray[np.uint8]:
     """Reserves addresses for files, large ones from a huge page on; reading where none is mapped kills the process."""
-    alignment = HUGE if size >= HUGE else 1
-    reserved = mmap.mmap(-1, size + alignment, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE)
+    if size >= HUGE:
+        alignment = HUGE
+    else:
+        alignment = 1
+    reserved = mmap.mmap(
+        -1, size + alignment, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, _UNREADABLE
+    )
     memory = np.frombuffer(reserved, np.uint8)
     return memory[-memory.ctypes.data % alignment :][:size]
 
@@ -103,6 +127,11 @@ def reserve(size: int) -> NDArray[np.uint8]:
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        *(ctypes.c_int,) * 3,
+        ctypes.c_int64,
+    )
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return libc

@@ -15,7 +15,13 @@ from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
 from loadax.core.log import log
 from loadax.errors import SourceError
-from loadax.files.byte_ranges import ByteRange, FileInfo, changed, no_such_file, too_short
+from loadax.files.byte_ranges import (
+    ByteRange,
+    FileInfo,
+    changed,
+    no_such_file,
+    too_short,
+)
 from loadax.files.identity import FileIdentity, digest_parts, resolved, sample_of
 from loadax.files.paths import BUCKETS, is_remote, local_folder, local_path
 from loadax.redaction import redact
@@ -67,7 +73,9 @@ class Files:
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_remote"}
+        return {
+            name: value for name, value in vars(self).items() if name != "_remote"
+        }
 
     @cached_property
     def _remote(self) -> "RemoteFiles":
@@ -78,9 +86,14 @@ class Files:
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
         """Tests which files exist."""
-        infos = self._look_up([location for location in locations if is_remote(location)])
+        infos = self._look_up(
+            [location for location in locations if is_remote(location)]
+        )
         return [
-            infos[location] is not None if location in infos else _path(location).is_file() for location in locations
+            infos[location] is not None
+            if location in infos
+            else _path(location).is_file()
+            for location in locations
         ]
 
     def sizes(self, locations: Sequence[str]) -> list[int]:
@@ -97,10 +110,15 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        remote = self._look_up([location for location in locations if is_remote(location)])
+        remote = self._look_up(
+            [location for location in locations if is_remote(location)]
+        )
         infos = []
         for location in locations:
-            info = remote[location] if location in remote else _look_up(location)
+            if location in remote:
+                info = remote[location]
+            else:
+                info = _look_up(location)
             if info is None:
                 raise no_such_file(location)
             infos.append(info)
@@ -112,11 +130,20 @@ class Files:
         Raises:
             SourceError: When a file does not exist; names it.
         """
-        new = [each for each in locations if each not in self._identities and is_remote(each)]
+        new = [
+            each
+            for each in locations
+            if each not in self._identities and is_remote(each)
+        ]
         for location, info in zip(new, self.infos(new), strict=True):
             generation = info.generation or self._digest(location, info.size)
-            self._identities[location] = FileIdentity(resolved(location), info.size, generation)
-        return [self._identities.get(location) or _identity(location) for location in locations]
+            self._identities[location] = FileIdentity(
+                resolved(location), info.size, generation
+            )
+        return [
+            self._identities.get(location) or _identity(location)
+            for location in locations
+        ]
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Reads the bytes of each range; nearby ranges of a remote file by one request.
@@ -124,15 +151,29 @@ class Files:
         Raises:
             SourceError: When a range exceeds its file, or the file does not exist or has changed; names it.
         """
-        remote = {location: is_remote(location) for location in {wanted.location for wanted in ranges}}
-        far = [wanted for wanted in ranges if wanted.stop > wanted.start and remote[wanted.location]]
-        answers, infos = self._remote.read(far) if far else ([], {})
+        remote = {
+            location: is_remote(location)
+            for location in {wanted.location for wanted in ranges}
+        }
+        far = [
+            wanted
+            for wanted in ranges
+            if wanted.stop > wanted.start and remote[wanted.location]
+        ]
+        if far:
+            answers, infos = self._remote.read(far)
+        else:
+            answers, infos = ([], {})
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
                 raise changed(location)
         contents = dict(zip(far, answers, strict=True))
         return [
-            contents[wanted] if wanted in contents else _read(wanted) if wanted.stop > wanted.start else b""
+            contents[wanted]
+            if wanted in contents
+            else _read(wanted)
+            if wanted.stop > wanted.start
+            else b""
             for wanted in ranges
         ]
 
@@ -144,10 +185,16 @@ class Files:
         """
         far = [location for location in locations if is_remote(location)]
         ranges = [ByteRange(location, 0, size) for location in far]
-        starts, infos = self._remote.read(ranges, short=True) if far else ([], {})
+        if far:
+            starts, infos = self._remote.read(ranges, short=True)
+        else:
+            starts, infos = ([], {})
         self._known.update(infos)
         remote = iter(starts)
-        return [next(remote) if is_remote(location) else _start(location, size) for location in locations]
+        return [
+            next(remote) if is_remote(location) else _start(location, size)
+            for location in locations
+        ]
 
     def names(self, folder: str, below: bool = False) -> list[str]:
         """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
@@ -163,7 +210,9 @@ class Files:
             with os.scandir(_path(folder)) as entries:
                 return [entry.path + "/" * entry.is_dir() for entry in entries]
         infos, folders = self._remote.list(folder, below)
-        known = {location: info for location, info in infos.items() if info is not None}
+        known = {
+            location: info for location, info in infos.items() if info is not None
+        }
         self._known.update(known)
         if len(known) == len(infos):
             self._listed.add(folder)
@@ -172,8 +221,17 @@ class Files:
     def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:
         """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
         remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
-        listed = dict(zip(remote, self._remote.first_names(remote) if remote else (), strict=True))
-        return [listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])] for each in folders]
+        listed = dict(
+            zip(
+                remote,
+                self._remote.first_names(remote) if remote else (),
+                strict=True,
+            )
+        )
+        return [
+            listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])]
+            for each in folders
+        ]
 
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
@@ -181,8 +239,8 @@ class Files:
 
     def _digest(self, location: str, size: int) -> bytes:
         log.warning(
-            "%s: the server sends neither ETag nor Last-Modified, so up to %s of the file are read to tell whether "
-            "it has changed",
+            "%s: the server sends neither ETag nor Last-Modified, so up to %s of the "
+            "file are read to tell whether it has changed",
             redact(location),
             size_text(_DIGESTED),
         )
@@ -192,10 +250,20 @@ class Files:
         return digest.hexdigest().encode()
 
     def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
-        unknown = [location for location in dict.fromkeys(locations) if location not in self._known]
-        new = [location for location in unknown if location.rpartition("/")[0] + "/" not in self._listed]
+        unknown = [
+            location
+            for location in dict.fromkeys(locations)
+            if location not in self._known
+        ]
+        new = [
+            location
+            for location in unknown
+            if location.rpartition("/")[0] + "/" not in self._listed
+        ]
         found = zip(new, self._remote.look_up(new) if new else (), strict=True)
-        self._known.update((location, info) for location, info in found if info is not None)
+        self._known.update(
+            (location, info) for location, info in found if info is not None
+        )
         return {location: self._known.get(location) for location in locations}
 
 
@@ -209,7 +277,12 @@ def files_with_cache(folder: Any, limit: Any) -> Files:
     Raises:
         ArgumentError: When the limit is too small, or others can write to the folder.
     """
-    limit = integer("cache_bytes", limit, BLOCK, remedy=f"an int of {BLOCK} or more, the size of one block")
+    limit = integer(
+        "cache_bytes",
+        limit,
+        BLOCK,
+        remedy=f"an int of {BLOCK} or more, the size of one block",
+    )
     if folder is None:
         return Files()
     from loadax.files.disk_cache import DiskCache
@@ -217,7 +290,9 @@ def files_with_cache(folder: Any, limit: Any) -> Files:
     return Files(DiskCache(local_folder("cache", folder), limit))
 
 
-def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:
+def open_regular(
+    path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None
+) -> int:
     """Opens a regular file and returns its descriptor; never blocks on a pipe, device or socket.
 
     Args:
@@ -228,12 +303,16 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder:
     Raises:
         OSError: When the file can't be opened, or is not a regular file.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    descriptor = os.open(
+        path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         kind = _KINDS.get(stat.S_IFMT(mode), "special file")
-        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path))
+        raise OSError(
+            errno.EINVAL, f"it is a {kind}, not a regular file", os.fspath(path)
+        )
     return descriptor
 
 
@@ -275,8 +354,13 @@ def _read(byte_range: ByteRange) -> bytes:
 
 def _opened(location: str) -> BinaryIO:
     try:
-        return os.fdopen(open_regular(_path(location) if "://" in location else location), "rb")  # a Path takes longer
+        # a Path takes longer
+        return os.fdopen(
+            open_regular(_path(location) if "://" in location else location), "rb"
+        )
     except FileNotFoundError:
         raise no_such_file(location) from None
     except OSError as error:
-        raise SourceError(f"{location}: the file can't be opened: {error.strerror}") from error
+        raise SourceError(
+            f"{location}: the file can't be opened: {error.strerror}"
+        ) from error

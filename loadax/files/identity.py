@@ -50,7 +50,9 @@ def stat_identity(path: str) -> tuple[str, int, int] | tuple[str, str]:
 def resolved(location: str) -> str:
     """The location of a file in its identity: without links, or without credentials, which are renewed."""
     path = local_path(location)
-    return redact(location) if path is None else os.path.realpath(path)
+    if path is None:
+        return redact(location)
+    return os.path.realpath(path)
 
 
 def sample_of(file: BinaryIO, size: int) -> str:
@@ -66,4 +68,7 @@ def digest_parts(size: int, most: int, step: int) -> Sequence[tuple[int, int]]:
     """Byte ranges whose digest stands for the content of a file: all, or evenly spaced ones if they exceed `most`."""
     count = -(-min(size, most) // step)
     last = max(0, size - step)
-    return [(begin, min(size, begin + step)) for begin in (index * last // max(1, count - 1) for index in range(count))]
+    return [
+        (begin, min(size, begin + step))
+        for begin in (index * last // max(1, count - 1) for index in range(count))
+    ]

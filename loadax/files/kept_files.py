@@ -21,7 +21,8 @@ from typing import BinaryIO
 from loadax.errors import ArgumentError
 from loadax.files.files import open_regular
 
-_TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"  # locks of other hosts may be invisible here
+# locks of other hosts may be invisible here
+_TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"
 # Suffixes of the folders that belong to a temporary file.
 BESIDE = (".new", ".old")
 
@@ -37,15 +38,23 @@ def private_folder(path: Path, name: str) -> Path:
     own = path / name
     for folder, is_own in ((path, False), (own, True)):
         try:
-            status = folder.lstat() if is_own else folder.stat()
+            if is_own:
+                status = folder.lstat()
+            else:
+                status = folder.stat()
         except FileNotFoundError:
             break
         except OSError as error:
             raise not_writable(path, error) from error
         problem = _distrust(status, is_own)
         if problem:
-            remedy = f"delete {own}, or pass a folder of your own" if is_own else "pass a folder of your own"
-            raise ArgumentError(f"cache={str(path)!r} is not used: {folder} {problem}; {remedy}")
+            if is_own:
+                remedy = f"delete {own}, or pass a folder of your own"
+            else:
+                remedy = "pass a folder of your own"
+            raise ArgumentError(
+                f"cache={str(path)!r} is not used: {folder} {problem}; {remedy}"
+            )
     return own
 
 
@@ -63,18 +72,27 @@ def make_private_folder(path: Path, name: str) -> Path:
 
 def not_writable(path: Path, error: OSError) -> ArgumentError:
     """Error for a cache in which nothing can be created."""
-    return ArgumentError(f"cache={str(path)!r} can't be written: {error}; pass a folder of your own, or free space")
+    return ArgumentError(
+        f"cache={str(path)!r} can't be written: {error}; pass a folder of your own, "
+        "or free space"
+    )
 
 
 def _distrust(status: os.stat_result, is_own: bool) -> str:
     """Reason why a folder may have been prepared by others; empty if there is none."""
     if not stat.S_ISDIR(status.st_mode):
-        return "is a link, not a folder" if stat.S_ISLNK(status.st_mode) else "is not a folder"
+        if stat.S_ISLNK(status.st_mode):
+            return "is a link, not a folder"
+        return "is not a folder"
     if status.st_uid != os.geteuid() and (is_own or status.st_uid != 0):
         return f"belongs to another user (uid {status.st_uid})"
-    shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid))
+    shared = status.st_mode & stat.S_IWOTH or (
+        status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid)
+    )
     if shared and (is_own or not status.st_mode & stat.S_ISVTX):
-        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+        return (
+            f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
+        )
     return ""
 
 
@@ -91,13 +109,16 @@ def check_folder(path: Path) -> None:
 def _is_private(gid: int) -> bool:
     """Whether a group is the one that many systems make for each user, with their name and no other member."""
     try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(gid)
     except KeyError:
         return False
     return user.pw_name == group.gr_name and not {*group.gr_mem} - {user.pw_name}
 
 
-def open_kept(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None) -> int:
+def open_kept(
+    path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: int | None = None
+) -> int:
     """Opens a regular file as `open_regular` does, and through no link.
 
     Raises:
@@ -106,7 +127,9 @@ def open_kept(path: str | os.PathLike[str], flags: int = os.O_RDONLY, folder: in
     return open_regular(path, flags | os.O_NOFOLLOW, folder)
 
 
-def read_kept(path: str | os.PathLike[str], most: int, folder: int | None = None) -> bytes:
+def read_kept(
+    path: str | os.PathLike[str], most: int, folder: int | None = None
+) -> bytes:
     """All bytes of a file that `open_kept` opens.
 
     Raises:
@@ -114,7 +137,8 @@ def read_kept(path: str | os.PathLike[str], most: int, folder: int | None = None
     """
     with os.fdopen(open_kept(path, folder=folder), "rb") as file:
         size = check_size(file, most)
-        return file.read(size)  # a buffer of that length is made first, so not of `most`
+        # a buffer of that length is made first, so not of `most`
+        return file.read(size)
 
 
 def check_size(file: BinaryIO, most: int) -> int:
@@ -137,10 +161,14 @@ def kept_folder(path: Path) -> Iterator[int]:
         OSError: When it is a link, not a folder, or can't be opened.
     """
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(
+            path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
     except OSError as error:
         if path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link, not a folder", os.fspath(path)) from error
+            raise OSError(
+                errno.ELOOP, "it is a link, not a folder", os.fspath(path)
+            ) from error
         raise
     try:
         yield folder
@@ -193,7 +221,8 @@ def temporary_file(
             yield file, path
     finally:
         if not any(os.path.lexists(f"{path}{suffix}") for suffix in BESIDE):
-            with suppress(OSError):  # it was renamed, or something else is in its place
+            # it was renamed, or something else is in its place
+            with suppress(OSError):
                 os.unlink(path, dir_fd=beneath)
 
 
@@ -222,7 +251,9 @@ def sweep(folder: Path, prefix: str = "", beneath: int | None = None) -> None:
             os.unlink(path, dir_fd=beneath)
 
 
-def left_behind(folder: Path, prefix: str = "", beneath: int | None = None) -> Iterator[Path]:
+def left_behind(
+    folder: Path, prefix: str = "", beneath: int | None = None
+) -> Iterator[Path]:
     """Yields the temporary files of a folder whose writers on this host are dead, each while it is locked.
 
     Arguments are those of `sweep`.
@@ -232,8 +263,14 @@ def left_behind(folder: Path, prefix: str = "", beneath: int | None = None) -> I
         names = os.listdir(folder if beneath is None else beneath)  # noqa: PTH208
     for name in names:
         if name.startswith(f"{prefix}{_TEMPORARY}") and not name.endswith(BESIDE):
-            path = folder / name if beneath is None else Path(name)
+            if beneath is None:
+                path = folder / name
+            else:
+                path = Path(name)
             # Else it is locked, or another process was faster.
-            with suppress(OSError), os.fdopen(open_kept(path, folder=beneath), "rb") as file:
+            with (
+                suppress(OSError),
+                os.fdopen(open_kept(path, folder=beneath), "rb") as file,
+            ):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 yield path

@@ -15,22 +15,34 @@ import tensorstore as ts
 from loadax.core.arguments import path as checked_path
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError, StorageError
-from loadax.files.object_stores import COMMON_REMEDIES, PATIENCE, check_host, is_expired
+from loadax.files.object_stores import (
+    COMMON_REMEDIES,
+    PATIENCE,
+    check_host,
+    is_expired,
+)
 from loadax.files.paths import local_path
 from loadax.redaction import redact, redacted
 
 _TRIES = 6
-_BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}  # six seconds of waiting in all
-_REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
-_STALLED = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10", "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1"}
+# six seconds of waiting in all
+_BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}
+# concurrent requests: a step of 64 scattered rows then takes about one round trip
+_REQUESTS = 64
+_STALLED = {
+    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "10",
+    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
+}
 _REMEDIES = {  # by a part of TensorStore's message
     **COMMON_REMEDIES,
-    "NOT_FOUND: chunk": "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
+    "NOT_FOUND: "
+    "chunk": "the copy is incomplete, or its writer left out chunks that hold only the fill value: copy it "
     "again, or pass missing='fill' if those are right",
     "valid ZIP EOCD": "the file is not a zip file, or was cut short: copy it again",
     "DATA_LOSS": "the stored bytes are damaged: copy that file again",
     "PERMISSION_DENIED": "access was refused: check the credentials in the environment, and their rights",
-    "retry attempts failed": f"no answer after {_TRIES} tries: is the server up, and the address right?",
+    "retry attempts "
+    "failed": f"no answer after {_TRIES} tries: is the server up, and the address right?",
 }
 
 _DUMPS = re.compile(r" \[(?:[\w-]+='|source locations=)")
@@ -44,8 +56,13 @@ for _name, _value in _STALLED.items():
 def new_context(cache_bytes: int) -> ts.Context:
     """Creates a context with a cache of `cache_bytes` and six tries per request instead of 14 minutes of retries."""
     remote = {f"{kind}_request_retries": _BACKOFF for kind in ("http", "s3", "gcs")}
-    width = {f"{kind}_request_concurrency": {"limit": _REQUESTS} for kind in ("http", "s3", "gcs")}
-    return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width})
+    width = {
+        f"{kind}_request_concurrency": {"limit": _REQUESTS}
+        for kind in ("http", "s3", "gcs")
+    }
+    return ts.Context(
+        {"cache_pool": {"total_bytes_limit": cache_bytes}, **remote, **width}
+    )
 
 
 def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
@@ -61,18 +78,27 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     text = checked_path("path", location, "a path or URL")
     path = local_path(text)
     if text.encode(errors="ignore").decode() != text:
-        what = "TensorStore opens names in UTF-8 only; rename that folder, or link to it by another name"
+        what = (
+            "TensorStore opens names in UTF-8 only; rename that folder, or link to "
+            "it by another name"
+        )
         raise SourceError(f"{text}: {what}")
     if path is not None:
-        return {"driver": "file", "path": str(path) + ("/" if text.endswith("/") else "")}
+        return {
+            "driver": "file",
+            "path": str(path) + ("/" if text.endswith("/") else ""),
+        }
     base, bar, rest = text.partition("|")
     check_host(base)
     below = local_path(base)
     try:
-        spec = ts.KvStore.Spec((base if below is None else below.as_uri()) + bar + rest).to_json()
+        spec = ts.KvStore.Spec(
+            (base if below is None else below.as_uri()) + bar + rest
+        ).to_json()
     except ValueError as error:
         raise SourceError(
-            f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, http:// or https:// URL"
+            f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, "
+            "http:// or https:// URL"
         ) from redacted(error)
     return settled(spec)
 
@@ -80,16 +106,22 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
 def address_of(kvstore: Any) -> str:
     """URL of a key-value store spec, for messages; TensorStore has none for S3 with an endpoint."""
     if not isinstance(kvstore, dict):
-        return kvstore if isinstance(kvstore, str) else ""
-    path, driver = kvstore.get("path", ""), kvstore.get("driver")
+        if isinstance(kvstore, str):
+            return kvstore
+        return ""
+    path = kvstore.get("path", "")
+    driver = kvstore.get("driver")
     if "base" in kvstore:
         return f"{address_of(kvstore['base'])}|{driver}:{path}"
     if driver == "file":
         return Path(path).absolute().as_uri() + ("/" if path.endswith("/") else "")
     if driver == "http":
         return f"{kvstore.get('base_url', '').rstrip('/')}/{path.lstrip('/')}"
-    scheme, bucket = "gs" if driver == "gcs" else driver, kvstore.get("bucket")
-    return f"{scheme}://{bucket}/{path}" if bucket else f"{scheme}://{path}"
+    scheme = "gs" if driver == "gcs" else driver
+    bucket = kvstore.get("bucket")
+    if bucket:
+        return f"{scheme}://{bucket}/{path}"
+    return f"{scheme}://{path}"
 
 
 def settled(spec: Any) -> Any:
@@ -103,14 +135,22 @@ def settled(spec: Any) -> Any:
         return spec
     if "base" in spec:
         return {**spec, "base": settled(spec["base"])}
-    if spec.get("driver") == "file" and not (path := spec.get("path", "")).startswith("/"):
+    if spec.get("driver") == "file" and not (path := spec.get("path", "")).startswith(
+        "/"
+    ):
         return {**spec, "path": str(Path(path).absolute()) + "/" * path.endswith("/")}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get(
+        "AWS_ENDPOINT_URL"
+    )
     if spec.get("driver") != "s3":
         return spec
     filled = dict(spec)
     if endpoint and "endpoint" not in filled:
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        region = (
+            os.environ.get("AWS_REGION")
+            or os.environ.get("AWS_DEFAULT_REGION")
+            or "us-east-1"
+        )
         filled = {"endpoint": endpoint, "aws_region": region, **filled}
     if "AWS_ACCESS_KEY_ID" in os.environ and "aws_credentials" not in filled:
         # The default looks in files first, and warns about each that does not exist.
@@ -119,7 +159,12 @@ def settled(spec: Any) -> Any:
 
 
 # Status codes of TensorStore for stored bytes that are wrong, wherever they are read.
-_OF_CONTENTS = ("DATA_LOSS", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE")
+_OF_CONTENTS = (
+    "DATA_LOSS",
+    "INVALID_ARGUMENT",
+    "FAILED_PRECONDITION",
+    "OUT_OF_RANGE",
+)
 
 
 def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
@@ -133,7 +178,9 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: When the read fails or times out; the message ends with a remedy.
     """
-    began, timeout, waiting = perf_counter(), min(NOTICE, patience), None
+    began = perf_counter()
+    timeout = min(NOTICE, patience)
+    waiting = None
     try:
         while True:
             try:
@@ -148,14 +195,24 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
         raise  # the caller handles operations that a store does not support
     except (ValueError, IndexError, OSError) as error:
         is_damage = str(error).startswith(_OF_CONTENTS) and not is_expired(str(error))
-        kind = SourceError if is_damage else StorageError
+        if is_damage:
+            kind = SourceError
+        else:
+            kind = StorageError
         raise kind(failure(error, redact(name))) from redacted(error)
 
 
 def failure(error: Exception, name: str) -> str:
     """Formats TensorStore's error as `name`, cause and remedy."""
     text = brief(error)
-    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
+    remedy = next(
+        (
+            f"; {remedy}"
+            for part, remedy in _REMEDIES.items()
+            if re.search(part, text)
+        ),
+        "",
+    )
     return f"{name}: {text}{remedy}"
 
 

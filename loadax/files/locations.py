@@ -15,10 +15,14 @@ def mapped_file(array: Array) -> Location | None:
     """The file that an array was mapped from, and the byte at which it begins; None for an array in memory."""
     mapped, memory = map_of(array)
     # The result of arithmetic is a memmap without a map.
-    named = isinstance(memory, FileMap) or (isinstance(array, np.memmap) and array.filename is not None)
+    named = isinstance(memory, FileMap) or (
+        isinstance(array, np.memmap) and array.filename is not None
+    )
     if memory is None or not named:
         return None
-    return Location(mapped_name(array), array.ctypes.data - _first_byte(mapped, memory))
+    return Location(
+        mapped_name(array), array.ctypes.data - _first_byte(mapped, memory)
+    )
 
 
 class MappedExtent(NamedTuple):
@@ -38,15 +42,22 @@ class MappedExtent(NamedTuple):
             raise changed(self.name, SHORTER)
 
 
-def map_of(array: Array) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
+def map_of(
+    array: Array,
+) -> tuple[np.memmap[Any, Any] | None, mmap.mmap | FileMap | None]:
     """The `np.memmap` that an array is a view of, if any, and its map; None for an array in memory."""
     mapped: np.memmap[Any, Any] | None = None
     base: Any = array
     while isinstance(base, np.ndarray):
-        mapped = base if isinstance(base, np.memmap) else mapped
+        if isinstance(base, np.memmap):
+            mapped = base
         base = base.base
-    known = isinstance(base, FileMap) or (isinstance(base, mmap.mmap) and mapped is not None)
-    return (mapped, base) if known else (None, None)
+    known = isinstance(base, FileMap) or (
+        isinstance(base, mmap.mmap) and mapped is not None
+    )
+    if known:
+        return (mapped, base)
+    return (None, None)
 
 
 def mapped_extent(array: Array) -> MappedExtent | None:
@@ -58,7 +69,9 @@ def mapped_extent(array: Array) -> MappedExtent | None:
     return MappedExtent(memory, size, mapped_name(array))
 
 
-def _first_byte(mapped: np.memmap[Any, Any] | None, memory: mmap.mmap | FileMap) -> int:
+def _first_byte(
+    mapped: np.memmap[Any, Any] | None, memory: mmap.mmap | FileMap
+) -> int:
     """Address at which the first byte of a mapped file is, or would be if all of it were mapped."""
     if isinstance(memory, FileMap):
         return int(memory.bytes.ctypes.data)
@@ -73,7 +86,9 @@ def mapped_name(array: Array) -> str:
     mapped, memory = map_of(array)
     if mapped is not None and mapped.filename is not None:
         return str(mapped.filename)
-    return str(memory.path) if isinstance(memory, FileMap) else "a memory-mapped file"
+    if isinstance(memory, FileMap):
+        return str(memory.path)
+    return "a memory-mapped file"
 
 
 def joined(locations: Iterable[Location]) -> list[Location]:

@@ -10,7 +10,9 @@ HDF5 = rb"\x89HDF\r\n\x1a\n"
 ARROW = rb"ARROW1|FEA1"
 ARROW_STREAM = rb"\xff{4}"
 HUGGINGFACE = rb"\xff{4}(?s:.*)huggingface"
-REFERENCES = rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
+REFERENCES = (
+    rb'\s*\{(?s:.*)"([^"]*/)?(\.z(group|array|attrs|metadata)|zarr\.json)"\s*:'
+)
 
 # Those of every record of `loadax.sources.formats`.
 ALL = (NPY, PARQUET, TAR, JSONL, HDF5, ARROW, ARROW_STREAM, HUGGINGFACE, REFERENCES)

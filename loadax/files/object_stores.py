@@ -17,14 +17,22 @@ from loadax.redaction import redact, redacted
 PATIENCE = 300.0
 
 _TRIES = 6
-_RETRIES: Any = {  # about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
+# about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
+_RETRIES: Any = {
     "max_retries": _TRIES - 1,
-    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=3)},
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=200),
+        "max_backoff": timedelta(seconds=3),
+    },
     "retry_timeout": timedelta(seconds=PATIENCE),
 }
 STALLED = 10  # seconds without a byte, after which a request is sent again
 # Variables by which a role gets its credentials.
-_ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
+_ROLES = {
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+}
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
 _SCHEMES = (*BUCKETS, "http", "https")
 # A host, and at most a port, at the end of the authority of a URL.
@@ -47,12 +55,14 @@ _REMEDIES = {
     **COMMON_REMEDIES,
     "169.254.169.254": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
     "AWS_SKIP_SIGNATURE=true for a public bucket",
-    "Account must be specified": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
+    "Account must be "
+    "specified": "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or other credentials",
     "40[13] ": "access was refused: check the credentials in the environment, or in the URL of a web server, and their "
     "rights",
     "NoSuchBucket": "check the name of the bucket",
     "without LOCATION": "set AWS_REGION to the region of the bucket",
-    f"after {_TRIES - 1} retries|request or response body error|operation timed out": f"no answer after {_TRIES} "
+    f"after {_TRIES - 1} retries|request or response body error|operation timed "
+    "out": f"no answer after {_TRIES} "
     "tries: is the server up, and the address right?",
 }
 
@@ -72,17 +82,26 @@ def split_url(location: str) -> tuple[str, str]:
     check_host(location)
     if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
         raise SourceError(
-            f"{location}: files can't be read at such a URL; "
-            "pass a local path, or a file://, s3://, gs://, az://, http:// or https:// URL"
+            f"{location}: files can't be read at such a URL; pass a local path, or a "
+            "file://, s3://, gs://, az://, http:// or https:// URL"
         )
-    if parts.scheme in BUCKETS and (parts.query or parts.fragment or "@" in parts.netloc):
+    if parts.scheme in BUCKETS and (
+        parts.query or parts.fragment or "@" in parts.netloc
+    ):
         raise SourceError(
-            f"{location}: the URL of a file in a bucket is {parts.scheme}://bucket/key, without user, query and "
-            "fragment; encode a '?' in a key as %3F, and a '#' as %23"
+            f"{location}: the URL of a file in a bucket is "
+            f"{parts.scheme}://bucket/key, without user, query and fragment; encode "
+            "a '?' in a key as %3F, and a '#' as %23"
         )
-    query = f"?{parts.query}" if parts.query else ""
+    if parts.query:
+        query = f"?{parts.query}"
+    else:
+        query = ""
     key = unquote(parts.path)
-    key = key[1:] if parts.scheme in BUCKETS else key.lstrip("/")
+    if parts.scheme in BUCKETS:
+        key = key[1:]
+    else:
+        key = key.lstrip("/")
     return f"{parts.scheme}://{parts.netloc}{query}", key
 
 
@@ -95,8 +114,8 @@ def check_host(location: str) -> None:
     parts = urlsplit(location)
     if parts.scheme in ("http", "https") and not _HOST.search(parts.netloc):
         raise SourceError(
-            f"{location}: the port is not a number; in a user name and a password encode '/' as %2F, '?' as %3F, '#' "
-            "as %23, '@' as %40 and ':' as %3A"
+            f"{location}: the port is not a number; in a user name and a password "
+            "encode '/' as %2F, '?' as %3F, '#' as %23, '@' as %40 and ':' as %3A"
         )
 
 
@@ -115,7 +134,9 @@ def basic_authorization(url: str) -> tuple[str, dict[str, str]]:
     if not at:
         return url, {}
     user, _, password = credentials.partition(":")
-    encoded = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+    encoded = base64.b64encode(
+        f"{unquote(user)}:{unquote(password)}".encode()
+    ).decode()
     return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {encoded}"}
 
 
@@ -140,10 +161,17 @@ def open_object_store(url: str) -> Any:
     try:
         match parts.scheme:
             case "s3":
-                return S3Store(parts.netloc, config=_s3_settings(parts.netloc), **options)
+                return S3Store(
+                    parts.netloc, config=_s3_settings(parts.netloc), **options
+                )
             case "gs":
-                own = os.environ.get("TENSORSTORE_GCS_HTTP_URL")  # of a test server, as TensorStore names it
-                settings: Any = {"base_url": own, "skip_signature": True} if own else None
+                # of a test server, as TensorStore names it
+                own = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
+                settings: Any
+                if own:
+                    settings = {"base_url": own, "skip_signature": True}
+                else:
+                    settings = None
                 return GCSStore(parts.netloc, config=settings, **options)
             case "az":
                 return AzureStore(parts.netloc, **options)
@@ -168,22 +196,39 @@ def is_expired(message: str) -> bool:
 def failure(error: Exception, name: str) -> StorageError:
     """Error of a request: `name`, the cause and a remedy, without the response's body and obstore's own dump."""
     text = str(error).partition("\n\nDebug source")[0]
-    status, code = _STATUS.search(text), _CODE.search(text)
+    status = _STATUS.search(text)
+    code = _CODE.search(text)
     brief = text.partition(" - ")[2] or text.partition("error: ")[2] or text
     if status:
-        brief = f"the server answered {status[1].strip()}{f' ({code[1]})' if code else ''}"
-    remedy = next((f"; {remedy}" for part, remedy in _REMEDIES.items() if re.search(part, text)), "")
+        brief = (
+            "the server answered "
+            f"{status[1].strip()}{f' ({code[1]})' if code else ''}"
+        )
+    remedy = next(
+        (
+            f"; {remedy}"
+            for part, remedy in _REMEDIES.items()
+            if re.search(part, text)
+        ),
+        "",
+    )
     return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
 
 
 def _s3_settings(bucket: str) -> Any:
     """Settings that obstore does not take from the environment itself: profiles, regions, empty variables."""
     settings: dict[str, Any] = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get(
+        "AWS_ENDPOINT_URL"
+    )
     profile = _aws_profile()
     if endpoint:
         settings["endpoint"] = settings["aws_endpoint_url_s3"] = endpoint
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or profile.get("region")
+    region = (
+        os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or profile.get("region")
+    )
     settings["region"] = region or ("us-east-1" if endpoint else _region_of(bucket))
     if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
         return settings
@@ -192,7 +237,9 @@ def _s3_settings(bucket: str) -> Any:
         settings["secret_access_key"] = profile.get("aws_secret_access_key", "")
         if "aws_session_token" in profile:
             settings["session_token"] = profile["aws_session_token"]
-    elif os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" and _ROLES.isdisjoint(os.environ):
+    elif os.environ.get(
+        "AWS_EC2_METADATA_DISABLED", ""
+    ).lower() == "true" and _ROLES.isdisjoint(os.environ):
         settings["skip_signature"] = True  # nothing is left to ask for credentials
     return settings
 
@@ -202,14 +249,21 @@ def _aws_profile() -> dict[str, str]:
     name = os.environ.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}
     for variable, file, section in (
-        ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
+        (
+            "AWS_CONFIG_FILE",
+            "~/.aws/config",
+            name if name == "default" else f"profile {name}",
+        ),
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
     ):
         parser = configparser.RawConfigParser()
         try:
-            parser.read(Path(os.environ.get(variable) or file).expanduser(), encoding="utf-8")
+            parser.read(
+                Path(os.environ.get(variable) or file).expanduser(), encoding="utf-8"
+            )
         except configparser.Error:
-            continue  # as if there were none: the file may be for tools that read it otherwise
+            # as if there were none: the file may be for tools that read it otherwise
+            continue
         if parser.has_section(section):
             found.update(parser.items(section))
     return found

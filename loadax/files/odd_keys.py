@@ -26,7 +26,10 @@ def is_odd(key: str) -> bool:
         [False, False, False, True, True, True, True]
     """
     parts = key.removesuffix("/").split("/")
-    return key != "" and (_UNREADABLE.search(key) is not None or any(part in ("", ".", "..") for part in parts))
+    return key != "" and (
+        _UNREADABLE.search(key) is not None
+        or any(part in ("", ".", "..") for part in parts)
+    )
 
 
 class Listing(NamedTuple):
@@ -61,9 +64,16 @@ def list_around(folder: str, below: bool) -> Listing:
     from loadax.files.kvstore import key_value_spec, new_context, wait
 
     if urlsplit(folder).scheme == "az":
-        raise SourceError(f"{folder}: an object below it has a key with {ODD}; rename it, or pass a list of URLs")
-    store = wait(ts.KvStore.open(key_value_spec(folder), context=new_context(0)), folder)
-    keys = sorted(key.decode(errors="surrogateescape") for key in wait(store.list(), folder))
+        raise SourceError(
+            f"{folder}: an object below it has a key with {ODD}; rename it, or pass "
+            "a list of URLs"
+        )
+    store = wait(
+        ts.KvStore.open(key_value_spec(folder), context=new_context(0)), folder
+    )
+    keys = sorted(
+        key.decode(errors="surrogateescape") for key in wait(store.list(), folder)
+    )
     files: list[str] = []
     folders: dict[str, None] = {}
     odd: list[str] = []
@@ -83,8 +93,16 @@ def list_around(folder: str, below: bool) -> Listing:
 def warn_of_odd(folder: str, odd: Sequence[str]) -> None:
     """Logs the keys of a listing that can't be read."""
     if odd:
-        text = "%s: left out %s whose key has %s: %s; copy what you need to another key"
-        log.warning(text, redact(folder), count_text(len(odd), "object"), ODD, some(map(repr, odd)))
+        text = (
+            "%s: left out %s whose key has %s: %s; copy what you need to another key"
+        )
+        log.warning(
+            text,
+            redact(folder),
+            count_text(len(odd), "object"),
+            ODD,
+            some(map(repr, odd)),
+        )
 
 
 def check_key(location: str, key: str) -> None:
@@ -95,6 +113,6 @@ def check_key(location: str, key: str) -> None:
     """
     if is_odd(key):
         raise SourceError(
-            f"{location}: objects whose key has {ODD} can't be read ({key!r}); correct the URL, or copy the object to "
-            "another key"
+            f"{location}: objects whose key has {ODD} can't be read ({key!r}); "
+            "correct the URL, or copy the object to another key"
         )

@@ -14,7 +14,9 @@ from loadax.redaction import redacted
 # Schemes of the URLs of buckets, whose objects can be listed.
 BUCKETS = ("s3", "gs", "az")
 
-_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on Linux
+# bytes, on Linux
+_LONGEST_PATH = 4095
+_LONGEST_NAME = 255
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
@@ -28,15 +30,23 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         if is_remote(text):
             return None
     except ValueError as error:
-        raise ArgumentError(f"path={shown(text)} is not a URL: {error}; check it") from redacted(error)
+        raise ArgumentError(
+            f"path={shown(text)} is not a URL: {error}; check it"
+        ) from redacted(error)
     if "://" in text:
         text = checked_path("path", unquote(urlsplit(text).path), "a path or URL")
     # Resolves `..` as the kernel does: relative to the target of a link, not to the link.
-    path = os.path.realpath(text) if ".." in text.split("/") else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
-    if len(os.fsencode(path)) > _LONGEST_PATH or max(map(len, os.fsencode(text).split(b"/"))) > _LONGEST_NAME:
+    path = (
+        os.path.realpath(text) if ".." in text.split("/") else os.path.abspath(text)  # noqa: PTH100 - Path.absolute keeps `..`
+    )
+    if (
+        len(os.fsencode(path)) > _LONGEST_PATH
+        or max(map(len, os.fsencode(text).split(b"/"))) > _LONGEST_NAME
+    ):
         raise ArgumentError(
-            f"path={shown(text)} has {len(text)} characters; a path has at most {_LONGEST_PATH} bytes, "
-            f"and each name in it {_LONGEST_NAME}: pass a shorter path"
+            f"path={shown(text)} has {len(text)} characters; a path has at most "
+            f"{_LONGEST_PATH} bytes, and each name in it {_LONGEST_NAME}: pass a "
+            "shorter path"
         )
     return Path(path)
 
@@ -47,7 +57,9 @@ def is_remote(location: str) -> bool:
     Raises:
         ValueError: When it is not a valid URL.
     """
-    return "|" in location or ("://" in location and urlsplit(location).scheme != "file")
+    return "|" in location or (
+        "://" in location and urlsplit(location).scheme != "file"
+    )
 
 
 @contextmanager
@@ -74,5 +86,7 @@ def local_folder(name: str, value: Any) -> Path:
     """
     folder = local_path(checked_path(name, value, "the path of a local folder"))
     if folder is None:
-        raise ArgumentError(f"{name}={os.fspath(value)!r} is a URL: pass the path of a local folder")
+        raise ArgumentError(
+            f"{name}={os.fspath(value)!r} is a URL: pass the path of a local folder"
+        )
     return folder

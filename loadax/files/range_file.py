@@ -15,8 +15,15 @@ class RangeFile(io.RawIOBase):
         fetch: Function that reads the bytes `[start, stop)` of the file.
     """
 
-    def __init__(self, size: int, parts: Mapping[int, bytes], fetch: Callable[[int, int], bytes]):
-        self._size, self._parts, self._fetch = size, parts, fetch
+    def __init__(
+        self,
+        size: int,
+        parts: Mapping[int, bytes],
+        fetch: Callable[[int, int], bytes],
+    ):
+        self._size = size
+        self._parts = parts
+        self._fetch = fetch
         self._offset = 0
 
     def readable(self) -> bool:
@@ -30,12 +37,20 @@ class RangeFile(io.RawIOBase):
         return self._size
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
+        self._offset = (
+            offset
+            + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[
+                whence
+            ]
+        )
         return self._offset
 
     def read(self, size: int = -1) -> bytes:
         start = self._offset
-        stop = self._size if size < 0 else min(self._size, start + size)
+        if size < 0:
+            stop = self._size
+        else:
+            stop = min(self._size, start + size)
         self._offset = max(start, stop)
         if stop <= start:
             return b""

@@ -12,7 +12,13 @@ from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError
 from loadax.files.attempts import attempt
-from loadax.files.byte_ranges import ByteRange, FileInfo, joined, no_such_file, too_short
+from loadax.files.byte_ranges import (
+    ByteRange,
+    FileInfo,
+    joined,
+    no_such_file,
+    too_short,
+)
 from loadax.files.exit import cancelled_at_exit
 from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
@@ -20,10 +26,13 @@ from loadax.files.paths import BUCKETS
 from loadax.files.web_range import read_web_range
 from loadax.redaction import redact
 
-_REQUESTS = 64  # concurrent requests: a step of 64 scattered rows then takes about one round trip
+# concurrent requests: a step of 64 scattered rows then takes about one round trip
+_REQUESTS = 64
 _PAST_THE_END = re.compile("status code: 416")
 # What obstore says of a web server that answers a range with the whole file, or without the length of its answer.
-_WITHOUT_RANGES = re.compile("Range request not supported|Content-Length Header missing")
+_WITHOUT_RANGES = re.compile(
+    "Range request not supported|Content-Length Header missing"
+)
 _ASKED = TypeVar("_ASKED")
 
 
@@ -48,7 +57,9 @@ class RemoteFiles:
         """Finds size and generation of files, with one request each; None for a file that does not exist."""
         return _run(locations, self._look_up)
 
-    def read(self, ranges: Sequence[ByteRange], short: bool = False) -> tuple[list[bytes], dict[str, FileInfo]]:
+    def read(
+        self, ranges: Sequence[ByteRange], short: bool = False
+    ) -> tuple[list[bytes], dict[str, FileInfo]]:
         """Reads ranges that are not empty, nearby ones of a file by one request.
 
         Args:
@@ -70,7 +81,9 @@ class RemoteFiles:
                 raise no_such_file(str(ranges[within[0]]))
             for index in within:
                 wanted = ranges[index]
-                content = answer.content[wanted.start - whole.start : wanted.stop - whole.start]
+                content = answer.content[
+                    wanted.start - whole.start : wanted.stop - whole.start
+                ]
                 if len(content) < wanted.stop - wanted.start and not short:
                     raise too_short(wanted)
                 contents[index] = content
@@ -78,7 +91,9 @@ class RemoteFiles:
                 infos[whole.location] = answer.info
         return contents, infos
 
-    def list(self, folder: str, below: bool) -> tuple[Mapping[str, FileInfo | None], list[str]]:
+    def list(
+        self, folder: str, below: bool
+    ) -> tuple[Mapping[str, FileInfo | None], list[str]]:
         """Lists the files of a folder in a bucket by URL, and the URLs of its subfolders, which end with "/".
 
         If obstore refuses a key in the folder, the other files are listed without their sizes.
@@ -91,13 +106,18 @@ class RemoteFiles:
             SourceError: When the server can't list files (HTTP can't).
         """
         if urlsplit(folder).scheme in ("http", "https"):
-            raise SourceError(f"{folder}: this kind of server can't list its files; pass a list of URLs")
+            raise SourceError(
+                f"{folder}: this kind of server can't list its files; pass a list of "
+                "URLs"
+            )
         (listed,) = _run([folder], lambda url: self._list(url, below))
         if listed is None:
             prefix = split_url(folder)[1]
             names, folders, odd = list_around(folder, below)
             warn_of_odd(folder, odd)
-            files: dict[str, FileInfo | None] = {prefix + name: None for name in names}
+            files: dict[str, FileInfo | None] = {
+                prefix + name: None for name in names
+            }
             folders = [prefix + name for name in folders]
         else:
             entries, folders = listed
@@ -120,22 +140,33 @@ class RemoteFiles:
         except InvalidPathError:
             listed = await asyncio.to_thread(list_around, folder, below=True)
             return [name.rpartition("/")[2] for name in listed.files[:1000]]
-        except (BaseError, OSError) as error:  # as where the credentials don't allow it
+        except (
+            BaseError,
+            OSError,
+        ) as error:  # as where the credentials don't allow it
             log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
     async def _look_up(self, location: str) -> FileInfo | None:
         store, key = self._located(location)
-        answer = await attempt(lambda: self._get(location, (0, 1)), location, expected=False)
+        answer = await attempt(
+            lambda: self._get(location, (0, 1)), location, expected=False
+        )
         if answer is None or answer.info is not None:
-            return None if answer is None else answer.info
+            if answer is None:
+                return None
+            return answer.info
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
         meta = await attempt(lambda: store.head_async(key), location, expected=True)
-        return None if meta is None else _info(meta)
+        if meta is None:
+            return None
+        return _info(meta)
 
     async def _read(self, wanted: ByteRange) -> _Answer | None:
         span = wanted.start, wanted.stop
-        return await attempt(lambda: self._get(wanted.location, span), str(wanted), expected=True)
+        return await attempt(
+            lambda: self._get(wanted.location, span), str(wanted), expected=True
+        )
 
     async def _get(self, location: str, span: tuple[int, int]) -> _Answer:
         store, key = self._located(location)
@@ -145,7 +176,9 @@ class RemoteFiles:
         except Exception as error:
             if _PAST_THE_END.search(str(error)):
                 return _Answer(None, b"")
-            if urlsplit(location).scheme in BUCKETS or not _WITHOUT_RANGES.search(str(error)):
+            if urlsplit(location).scheme in BUCKETS or not _WITHOUT_RANGES.search(
+                str(error)
+            ):
                 raise
         else:
             return _Answer(_info(result.meta), bytes(content))
@@ -158,7 +191,10 @@ class RemoteFiles:
         server = split_url(location)[0]
         if answer.is_part_of_sent and server not in self._warned:
             self._warned.add(server)
-            text = "%s: the server sends whole files, so each read of a part takes as long as a whole file"
+            text = (
+                "%s: the server sends whole files, so each read of a part takes as "
+                "long as a whole file"
+            )
             log.warning(text, redact(location))
         return _Answer(answer.info, answer.content)
 
@@ -195,10 +231,14 @@ class RemoteFiles:
 
 def _info(meta: Any) -> FileInfo:
     changed = meta["last_modified"].timestamp()  # 0 if the server does not send it
-    return FileInfo(meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode())
+    return FileInfo(
+        meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode()
+    )
 
 
-def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
+def _run(
+    asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]
+) -> list[Any]:
     """Sends all requests, at most 64 at once, and waits for the answers, with log lines during a long wait."""
     if not asked:
         return []
@@ -211,7 +251,9 @@ def _run(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, An
         return pool.submit(asyncio.run, _all(asked, ask)).result()
 
 
-async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]) -> list[Any]:
+async def _all(
+    asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]
+) -> list[Any]:
     width = asyncio.Semaphore(_REQUESTS)
 
     async def one(item: _ASKED) -> Any:
@@ -223,12 +265,27 @@ async def _all(asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, A
         patience = Patience(NOTICE, PATIENCE)
         try:
             while True:
-                done, waiting = await asyncio.wait(tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION)
-                failed = next((task for task in tasks if task in done and task.exception() is not None), None)
+                done, waiting = await asyncio.wait(
+                    tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION
+                )
+                failed = next(
+                    (
+                        task
+                        for task in tasks
+                        if task in done and task.exception() is not None
+                    ),
+                    None,
+                )
                 if failed is not None or not waiting:
                     return [task.result() for task in ([failed] if failed else tasks)]
                 patience.check_storage(
-                    str(next(item for item, task in zip(asked, tasks, strict=True) if task in waiting))
+                    str(
+                        next(
+                            item
+                            for item, task in zip(asked, tasks, strict=True)
+                            if task in waiting
+                        )
+                    )
                 )
         finally:
             for task in tasks:

@@ -37,7 +37,9 @@ class RemoteSegments:
 
     def __init__(self, segments: Sequence[FileSpan], files: Files):
         self.ends = Ends(segments)
-        extents = {segment.location: segment.begin + segment.size for segment in segments}
+        extents = {
+            segment.location: segment.begin + segment.size for segment in segments
+        }
         self._files = files if files.cache is None else CachedFiles(files, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
@@ -45,42 +47,74 @@ class RemoteSegments:
             return
         size = out.shape[1]
         for rows, begin, content in self._read(starts, starts + size):
-            copy_stretches(stretches_of(np.frombuffer(content, np.uint8), size), starts[rows] - begin, out, rows)
+            copy_stretches(
+                stretches_of(np.frombuffer(content, np.uint8), size),
+                starts[rows] - begin,
+                out,
+                rows,
+            )
 
-    def gather(self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def gather(
+        self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]
+    ) -> NDArray[Any]:
         # Adjacent parts, in the stream and in the request, are joined.
-        first = np.flatnonzero(np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]]))
-        starts, lengths = starts[first] * dtype.itemsize, np.add.reduceat(lengths, first) * dtype.itemsize
+        first = np.flatnonzero(
+            np.concatenate([[True], starts[1:] != (starts + lengths)[:-1]])
+        )
+        starts = starts[first] * dtype.itemsize
+        lengths = np.add.reduceat(lengths, first) * dtype.itemsize
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
-        target, offsets = memoryview(written), np.cumsum(lengths) - lengths
+        target = memoryview(written)
+        offsets = np.cumsum(lengths) - lengths
         for rows, begin, content in self._read(starts, starts + lengths):
             source = memoryview(content)
             for offset, low, size in zip(
-                offsets[rows].tolist(), (starts[rows] - begin).tolist(), lengths[rows].tolist(), strict=True
+                offsets[rows].tolist(),
+                (starts[rows] - begin).tolist(),
+                lengths[rows].tolist(),
+                strict=True,
             ):
                 target[offset : offset + size] = source[low : low + size]
         return out
 
-    def _read(self, starts: Integers, stops: Integers) -> Iterator[tuple[Integers, int, bytes]]:
+    def _read(
+        self, starts: Integers, stops: Integers
+    ) -> Iterator[tuple[Integers, int, bytes]]:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
         groups = _groups(starts[order], stops[order], self.ends)
-        for wave in waves([group.stop - group.start for group in groups], _WAVE):  # whose requests are sent at once
-            ranges = [self.ends.ranges(group.start, group.stop) for group in groups[wave]]
-            contents = iter(self._files.read([byte_range for parts in ranges for byte_range in parts]))
+        # whose requests are sent at once
+        for wave in waves([group.stop - group.start for group in groups], _WAVE):
+            ranges = [
+                self.ends.ranges(group.start, group.stop) for group in groups[wave]
+            ]
+            contents = iter(
+                self._files.read(
+                    [byte_range for parts in ranges for byte_range in parts]
+                )
+            )
             for group, parts in zip(groups[wave], ranges, strict=True):
-                yield order[group.first : group.last], group.start, b"".join(next(contents) for _ in parts)
+                yield (
+                    order[group.first : group.last],
+                    group.start,
+                    b"".join(next(contents) for _ in parts),
+                )
 
 
 def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
     """Coalesces nearby parts, sorted by start, into ranges of bounded length; a gap does not cross a file boundary."""
     before = np.maximum.accumulate(stops)[:-1]
-    apart = (starts[1:] > before + GAP) | (files.owners(starts[1:]) > files.owners(before - 1))
+    apart = (starts[1:] > before + GAP) | (
+        files.owners(starts[1:]) > files.owners(before - 1)
+    )
     run = np.concatenate([[0], np.cumsum(apart)])
     begin = starts[np.flatnonzero(np.concatenate([[True], apart]))][run]
     cut = (starts - begin) // JOINED
     firsts = np.flatnonzero(np.concatenate([[True], apart | (np.diff(cut) != 0)]))
     lasts = np.append(firsts[1:], len(starts))
-    begins, ends = starts[firsts], np.maximum.reduceat(stops, firsts)
-    return list(map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist()))
+    begins = starts[firsts]
+    ends = np.maximum.reduceat(stops, firsts)
+    return list(
+        map(_Group, firsts.tolist(), lasts.tolist(), begins.tolist(), ends.tolist())
+    )

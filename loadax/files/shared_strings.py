@@ -10,14 +10,20 @@ from loadax.protocols import Array
 
 OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
 _BLOCK = 1 << 16  # rows a block
-_SHORT = 128  # characters up to which rows are encoded together, which takes up to 20 bytes a character meanwhile
+# characters up to which rows are encoded together, which takes up to 20 bytes a character meanwhile
+_SHORT = 128
 _ENCODING = "utf-8", "surrogatepass"  # of any str
 
 
 def shared_strings(rows: Any) -> Any:
     """What to pickle in place of an array: `SharedStrings` if all entries are `str`, or all `bytes`; else the array."""
-    one_by_one = isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim == 1
-    kinds = {*map(type, rows.flat)} if one_by_one else set()
+    one_by_one = (
+        isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim == 1
+    )
+    if one_by_one:
+        kinds = {*map(type, rows.flat)}
+    else:
+        kinds = set()
     if kinds not in ({str}, {bytes}):
         return rows
     kind = kinds.pop()
@@ -35,16 +41,22 @@ class SharedStrings:
     """
 
     def __init__(self, kind: type, count: int, buffers: Any):
-        self._kind, self._count, self._buffers = kind, count, buffers
+        self._kind = kind
+        self._count = count
+        self._buffers = buffers
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Their iterator, so that only one block at a time takes memory.
-        buffers = map(PickleBuffer if protocol >= OUT_OF_BAND else bytes, self._buffers)
+        buffers = map(
+            PickleBuffer if protocol >= OUT_OF_BAND else bytes, self._buffers
+        )
         return SharedStrings, (self._kind, self._count, []), None, buffers
 
     def append(self, buffer: Any) -> None:
         """Appends a buffer; called while unpickling."""
-        self._buffers.append(memoryview(buffer).cast("B").cast("B" if len(self._buffers) % 2 else "q"))
+        self._buffers.append(
+            memoryview(buffer).cast("B").cast("B" if len(self._buffers) % 2 else "q")
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -53,12 +65,22 @@ class SharedStrings:
         """object[n]: decoded rows, of a slice or int64[n]; of the index of one row, as a tuple, its string."""
         if isinstance(index, tuple):
             return self[np.array(index)][0]
-        rows = np.arange(self._count)[index] if isinstance(index, slice) else index
-        strings, encoding = np.empty(len(rows), object), _ENCODING if self._kind is str else ()
+        if isinstance(index, slice):
+            rows = np.arange(self._count)[index]
+        else:
+            rows = index
+        strings, encoding = (
+            np.empty(len(rows), object),
+            _ENCODING if self._kind is str else (),
+        )
         blocks, places = np.divmod(rows, _BLOCK)
-        for row, (block, place) in enumerate(zip(blocks.tolist(), places.tolist(), strict=True)):
+        for row, (block, place) in enumerate(
+            zip(blocks.tolist(), places.tolist(), strict=True)
+        ):
             bounds, encoded = self._buffers[2 * block : 2 * block + 2]
-            strings[row] = self._kind(encoded[bounds[place] : bounds[place + 1]], *encoding)
+            strings[row] = self._kind(
+                encoded[bounds[place] : bounds[place + 1]], *encoding
+            )
         return strings
 
 
@@ -69,9 +91,13 @@ def _encoded(kind: type, strings: Array) -> Iterator[Any]:
         if kind is str and sum(map(len, block)) > _SHORT * len(block):
             block = [text.encode(*_ENCODING) for text in block]
         joined = type(block[0])().join(block)
-        encoded = joined.encode(*_ENCODING) if isinstance(joined, str) else joined
+        if isinstance(joined, str):
+            encoded = joined.encode(*_ENCODING)
+        else:
+            encoded = joined
         bounds = np.cumsum([0, *map(len, block)], dtype=np.int64)
-        if len(encoded) > len(joined):  # from characters to bytes, of which each begins with other bits than 10
+        # from characters to bytes, of which each begins with other bits than 10
+        if len(encoded) > len(joined):
             begins = np.flatnonzero(np.frombuffer(encoded, np.uint8) & 0xC0 != 0x80)
             bounds = np.append(begins, len(encoded))[bounds]
         yield bounds

@@ -54,23 +54,38 @@ def read_web_range(url: str, start: int, stop: int) -> WebRange:
             raise FileNotFoundError(url) from None
         raise OSError(f"error: status code: {error.code} {error.reason}") from None
     except http.client.HTTPException as error:
-        raise OSError(f"error: the answer was cut short: {type(error).__name__}") from error
+        raise OSError(
+            f"error: the answer was cut short: {type(error).__name__}"
+        ) from error
 
 
 def _answer(response: Any, url: str, start: int, stop: int) -> WebRange:
-    generation = (response.headers["ETag"] or _changed(response.headers["Last-Modified"])).encode()
+    generation = (
+        response.headers["ETag"] or _changed(response.headers["Last-Modified"])
+    ).encode()
     declared = _CONTENT_RANGE.fullmatch(response.headers["Content-Range"] or "")
     if response.status == 206 and declared is not None and int(declared[1]) == start:
-        return WebRange(FileInfo(int(declared[2]), generation), response.read(stop - start), is_part_of_sent=False)
+        return WebRange(
+            FileInfo(int(declared[2]), generation),
+            response.read(stop - start),
+            is_part_of_sent=False,
+        )
     size = int(response.headers["Content-Length"] or 0)
-    content = b"" if size > MOST_BYTES else response.read(MOST_BYTES + 1)
+    if size > MOST_BYTES:
+        content = b""
+    else:
+        content = response.read(MOST_BYTES + 1)
     if max(size, len(content)) > MOST_BYTES:
         raise StorageError(
-            f"{ByteRange(url, start, stop)}: the server ignores Range requests and sends whole files, which are read "
-            f"up to {size_text(MOST_BYTES)} only; use a server that supports Range requests"
+            f"{ByteRange(url, start, stop)}: the server ignores Range requests and "
+            f"sends whole files, which are read up to {size_text(MOST_BYTES)} only; "
+            "use a server that supports Range requests"
         )
-    part_of_sent = len(content) > stop - start > 1  # one byte is read for the size of a file
-    return WebRange(FileInfo(len(content), generation), content[start:stop], part_of_sent)
+    # one byte is read for the size of a file
+    part_of_sent = len(content) > stop - start > 1
+    return WebRange(
+        FileInfo(len(content), generation), content[start:stop], part_of_sent
+    )
 
 
 def _changed(header: str | None) -> str:

@@ -21,7 +21,8 @@ from loadax.protocols import Tree
 _BLOCK_ROWS = 256  # rows to read at once
 _BLOCK_BYTES = 4 << 20  # and at most so many bytes
 _BLOCKS = 32  # blocks to keep: several threads request their rows, not quite in order
-_NEAR = 16  # most rows between consecutive requests, if these are sequential: Grain has as many threads
+# most rows between consecutive requests, if these are sequential: Grain has as many threads
+_NEAR = 16
 _MISSING: Any = object()
 
 
@@ -75,7 +76,10 @@ class GrainIterator(grain.DatasetIterator):  # type: ignore[misc] # Grain ships 
 
     def __init__(self, batches: DataIterator):
         if not isinstance(batches, DataIterator):
-            raise ArgumentError(f"batches is {type_text(batches)}; pass the iterator of a Dataloader, iter(loader)")
+            raise ArgumentError(
+                f"batches is {type_text(batches)}; pass the iterator of a "
+                "Dataloader, iter(loader)"
+            )
         super().__init__()
         self._batches = batches
 
@@ -122,7 +126,10 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         self._dataset = dataset
         self._size = len(dataset)
         if not self._size:
-            raise ArgumentError("the dataset has no rows, which Grain does not support; pass one with rows")
+            raise ArgumentError(
+                "the dataset has no rows, which Grain does not support; pass one "
+                "with rows"
+            )
         self._blocks: OrderedDict[tuple[int, int], _Block] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -134,12 +141,15 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
         if isinstance(index, slice):
             return self.slice(index)
         # Negative indices count from the end of the first epoch, as in a sequence.
-        epoch, position = divmod(int(index) if index >= 0 else int(index) % self._size, self._size)
+        epoch, position = divmod(
+            int(index) if index >= 0 else int(index) % self._size, self._size
+        )
         block = self._block(epoch, position // self._block_rows)
         example = block.rows.pop(position, _MISSING)
         if example is _MISSING:
             example = self._miss(block, epoch, position)
-        if block.filled and not block.rows:  # when its rows are requested again, they are read at once again
+        # when its rows are requested again, they are read at once again
+        if block.filled and not block.rows:
             with self._lock:
                 self._blocks.pop((epoch, position // self._block_rows), None)
         return example
@@ -147,7 +157,9 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
     def __getitems__(self, indices: Sequence[int]) -> list[Tree]:
         """The examples at many indices, read at once."""
         epochs, positions = np.divmod(np.asarray(indices, np.int64), self._size)
-        return self._dataset.reader.examples(self._dataset.order.visits(epochs, positions))
+        return self._dataset.reader.examples(
+            self._dataset.order.visits(epochs, positions)
+        )
 
     # Grain calls this to read many rows at once.
     _getitems = __getitems__
@@ -178,18 +190,28 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
 
     def _miss(self, block: "_Block", epoch: int, position: int) -> Tree:
         with block.lock:
-            if not block.read and block.last is not None and abs(position - block.last) <= _NEAR:
+            if (
+                not block.read
+                and block.last is not None
+                and abs(position - block.last) <= _NEAR
+            ):
                 block.read = True
                 start = position - position % self._block_rows
                 stop = min(start + self._block_rows, self._size)
                 positions = [row for row in range(start, stop) if row != block.last]
-                with suppress(Exception):  # the request for the row that can't be read raises it again, and no other
-                    examples = self.__getitems__([row + epoch * self._size for row in positions])
+                # the request for the row that can't be read raises it again, and no other
+                with suppress(Exception):
+                    examples = self.__getitems__(
+                        [row + epoch * self._size for row in positions]
+                    )
                     block.rows.update(zip(positions, examples, strict=True))
                     block.filled = True
             block.last = position
-            example = block.rows.pop(position, _MISSING)  # another thread may have read it meanwhile
-        return self.__getitems__([position + epoch * self._size])[0] if example is _MISSING else example
+            # another thread may have read it meanwhile
+            example = block.rows.pop(position, _MISSING)
+        if example is _MISSING:
+            return self.__getitems__([position + epoch * self._size])[0]
+        return example
 
 
 @final

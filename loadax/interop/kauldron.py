@@ -56,20 +56,36 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
             ArgumentError: If there is no batch size, or `options` has an argument that is about placed batches.
         """
         if not self.batch_size:
-            raise ArgumentError(f"batch_size={self.batch_size!r}: pass the rows of the global batch, such as 256")
+            raise ArgumentError(
+                f"batch_size={self.batch_size!r}: pass the rows of the global batch, "
+                "such as 256"
+            )
         if placing := sorted(_PLACING & self.options.keys()):
             raise ArgumentError(
-                f"options has {', '.join(placing)}, but Kauldron places batches itself: leave this out; "
-                "dataset.map(fn) changes rows, and the trainer's sharding= says where they go"
+                f"options has {', '.join(placing)}, but Kauldron places batches "
+                "itself: leave this out; dataset.map(fn) changes rows, and the "
+                "trainer's sharding= says where they go"
             )
         mesh = jax.sharding.Mesh(np.array(jax.local_devices()), ("data",))
-        shard = {"shard_index": jax.process_index(), "shard_count": jax.process_count()}
-        return Dataloader(self.dataset, self.batch_size, mesh=mesh, **shard, num_epochs=self.num_epochs, **self.options)
+        shard = {
+            "shard_index": jax.process_index(),
+            "shard_count": jax.process_count(),
+        }
+        return Dataloader(
+            self.dataset,
+            self.batch_size,
+            mesh=mesh,
+            **shard,
+            num_epochs=self.num_epochs,
+            **self.options,
+        )
 
     @cached_property
     def element_spec(self) -> Tree:
         """Shapes and dtypes of this host's batches."""
-        return jax.tree.map(lambda leaf: enp.ArraySpec(leaf.shape, leaf.dtype), self.loader.spec)
+        return jax.tree.map(
+            lambda leaf: enp.ArraySpec(leaf.shape, leaf.dtype), self.loader.spec
+        )
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -78,7 +94,10 @@ class Pipeline(pipelines.Pipeline):  # type: ignore[misc] # Kauldron ships no ty
         # In several processes, Kauldron slices each host's arrays, once per device. JAX slices placed arrays by
         # collective computations, which can deadlock with those of the model.
         several = jax.process_count() > 1
-        return Iterator(source=self, batches=self.loader.host_batches() if several else self.loader.iterate())
+        return Iterator(
+            source=self,
+            batches=self.loader.host_batches() if several else self.loader.iterate(),
+        )
 
 
 @final

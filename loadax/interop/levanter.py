@@ -15,15 +15,24 @@ from loadax.protocols import Tree
 from loadax.sources.library import require
 
 require(
-    "loadax.interop.levanter", {"levanter": "levanter.data", "haliax": "haliax", "gitpython": "git", "chex": "chex"}
+    "loadax.interop.levanter",
+    {
+        "levanter": "levanter.data",
+        "haliax": "haliax",
+        "gitpython": "git",
+        "chex": "chex",
+    },
 )
 import haliax  # noqa: E402
 from levanter.data import dataset as levanter_dataset  # noqa: E402
 
-_Axes = Any  # a pytree like a batch, or a prefix of it, of tuples of `haliax.Axis`; None: not named
+# a pytree like a batch, or a prefix of it, of tuples of `haliax.Axis`; None: not named
+_Axes = Any
 
 
-def batches(loader: Dataloader | LoaderChain, axes: _Axes, start: Any = 0) -> Iterator[Tree]:
+def batches(
+    loader: Dataloader | LoaderChain, axes: _Axes, start: Any = 0
+) -> Iterator[Tree]:
     """Iterates over a loader for `trainer.training_steps` or `trainer.train`: leaves are `haliax.NamedArray`s.
 
     Args:
@@ -51,8 +60,12 @@ class AsyncDataset(levanter_dataset.AsyncDataset[Any]):  # type: ignore[misc] # 
 
     def __init__(self, dataset: Any, axes: _Axes = None, num_epochs: int | None = 1):
         super().__init__()
-        self._dataset, self._axes = as_dataset(dataset), axes
-        self._length = None if num_epochs is None else len(self._dataset) * num_epochs
+        self._dataset = as_dataset(dataset)
+        self._axes = axes
+        if num_epochs is None:
+            self._length = None
+        else:
+            self._length = len(self._dataset) * num_epochs
 
     async def async_len(self) -> int:
         """Number of examples of all epochs.
@@ -61,7 +74,10 @@ class AsyncDataset(levanter_dataset.AsyncDataset[Any]):  # type: ignore[misc] # 
             TypeError: If they are infinite.
         """
         if self._length is None:
-            raise TypeError("num_epochs=None: the dataset is infinite; pass num_epochs= for one with a length")
+            raise TypeError(
+                "num_epochs=None: the dataset is infinite; pass num_epochs= for one "
+                "with a length"
+            )
         return self._length
 
     async def current_len(self) -> int | None:
@@ -81,19 +97,27 @@ class AsyncDataset(levanter_dataset.AsyncDataset[Any]):  # type: ignore[misc] # 
         outside = indices[(indices < 0) | (indices >= (self._length or np.inf))]
         if len(outside):
             raise RowIndexError(
-                f"index {outside[0]} is out of range: pass indices of at least 0 and below {self._length or 'infinity'}"
+                f"index {outside[0]} is out of range: pass indices of at least 0 and "
+                f"below {self._length or 'infinity'}"
             )
         epochs, positions = np.divmod(indices, len(self._dataset))
-        examples = self._dataset.reader.examples(self._dataset.order.visits(epochs, positions))
+        examples = self._dataset.reader.examples(
+            self._dataset.order.visits(epochs, positions)
+        )
         return [_named(self._axes, example) for example in examples]
 
 
 def _named(axes: _Axes, tree: Tree) -> Tree:
     def name(leaf_axes: tuple[haliax.Axis, ...] | None, part: Tree) -> Tree:
-        return part if leaf_axes is None else jax.tree.map(lambda leaf: haliax.named(leaf, leaf_axes), part)
+        if leaf_axes is None:
+            return part
+        return jax.tree.map(lambda leaf: haliax.named(leaf, leaf_axes), part)
 
     return jax.tree.map(name, axes, tree, is_leaf=_is_axes)
 
 
 def _is_axes(node: Any) -> bool:
-    return node is None or (isinstance(node, tuple) and all(isinstance(axis, haliax.Axis) for axis in node))
+    return node is None or (
+        isinstance(node, tuple)
+        and all(isinstance(axis, haliax.Axis) for axis in node)
+    )

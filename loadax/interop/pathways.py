@@ -62,8 +62,11 @@ class ColocatedIterator(Iterator[Tree]):
 
     def __init__(self, loader: Dataloader, start: Any):
         if not isinstance(loader, Dataloader):
-            raise ArgumentError(f"loader is {type_text(loader)}; pass a Dataloader", argument="loader")
-        arguments, place = loader._arguments, loader._arguments.place
+            raise ArgumentError(
+                f"loader is {type_text(loader)}; pass a Dataloader", argument="loader"
+            )
+        arguments = loader._arguments
+        place = loader._arguments.place
         refused = {
             "host_leaves": place.host_leaves,
             "device_map": place.device_map,
@@ -72,27 +75,45 @@ class ColocatedIterator(Iterator[Tree]):
         }
         unlike = [f"{name}=" for name, value in refused.items() if value]
         unlike += ["the lanes of a stream"] if loader.dataset.is_stream else []
-        unlike += [f"{len(loader.specs)} shapes of batches"] if len(loader.specs) > 1 else []
+        unlike += (
+            [f"{len(loader.specs)} shapes of batches"]
+            if len(loader.specs) > 1
+            else []
+        )
         if unlike:
             raise ArgumentError(
-                f"loader has {unlike[0]}, and each host makes jax.Arrays of one shape by its own cores; leave it out",
+                f"loader has {unlike[0]}, and each host makes jax.Arrays of one "
+                "shape by its own cores; leave it out",
                 argument="loader",
             )
-        self._phases, self._prefetch = loader._phases, arguments.limits.prefetch
+        self._phases = loader._phases
+        self._prefetch = arguments.limits.prefetch
         self.step = self._phases.start_of(start)
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, loader.spec)
         mesh = colocated_python.colocated_cpu_devices(loader._placing_mesh())
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        partition = jax.tree.map(lambda given: getattr(given, "spec", given), place.partition)  # no devices
+        # no devices
+        partition = jax.tree.map(
+            lambda given: getattr(given, "spec", given), place.partition
+        )
         remote_class: Any = colocated_python.colocated_python_class(_Host)
-        there = arguments._replace(place=place._replace(mesh=None, partition=partition))
+        there = arguments._replace(
+            place=place._replace(mesh=None, partition=partition)
+        )
         self._host = remote_class(there, loader._plan.skips)
         self._ahead: deque[Tree] = deque()
 
     def __next__(self) -> Tree:
-        while len(self._ahead) <= self._prefetch and self.step + len(self._ahead) != self._phases.num_steps:
-            step = jax.device_put(np.int32(self.step + len(self._ahead)), self._everywhere)
-            self._ahead.append(jax.device_put(self._host.batch(step), self._shardings))
+        while (
+            len(self._ahead) <= self._prefetch
+            and self.step + len(self._ahead) != self._phases.num_steps
+        ):
+            step = jax.device_put(
+                np.int32(self.step + len(self._ahead)), self._everywhere
+            )
+            self._ahead.append(
+                jax.device_put(self._host.batch(step), self._shardings)
+            )
         if not self._ahead:
             raise StopIteration
         self.step += 1
@@ -116,5 +137,7 @@ class _Host:
         if self._batches is None or self._batches.step != number:
             arguments, skips = self._given
             place = arguments.place._replace(mesh=step.sharding.mesh)
-            self._batches = restored(arguments._replace(place=place), skips).iterate(number)
+            self._batches = restored(arguments._replace(place=place), skips).iterate(
+                number
+            )
         return next(self._batches)

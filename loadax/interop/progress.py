@@ -11,7 +11,15 @@ from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
 
-_BAR_NAMES = {"set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write"}
+_BAR_NAMES = {
+    "set_postfix",
+    "set_postfix_str",
+    "set_description",
+    "set_description_str",
+    "update",
+    "refresh",
+    "write",
+}
 
 
 def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgress":
@@ -34,11 +42,21 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
         ...     pass
     """
     if isinstance(loader, Dataloader | LoaderChain):
-        return LoaderProgress(iter(loader) if start is None else loader.iterate(start), options)
-    if not all(hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")):
-        raise ArgumentError(f"loader={loader!r}: pass a Dataloader, or its iterator: loader.iterate(), or an epoch")
+        return LoaderProgress(
+            iter(loader) if start is None else loader.iterate(start), options
+        )
+    if not all(
+        hasattr(loader, name) for name in ("__next__", "step", "batch_size", "stats")
+    ):
+        raise ArgumentError(
+            f"loader={loader!r}: pass a Dataloader, or its iterator: "
+            "loader.iterate(), or an epoch"
+        )
     if start is not None:
-        raise ArgumentError(f"start={start!r}: this iterator has begun; pass the Dataloader, or call set_state(start)")
+        raise ArgumentError(
+            f"start={start!r}: this iterator has begun; pass the Dataloader, or call "
+            "set_state(start)"
+        )
     return LoaderProgress(loader, options)
 
 
@@ -54,7 +72,14 @@ def _bar_class() -> type[Any]:
         @property
         def format_dict(self) -> Any:
             shown = dict(super().format_dict)
-            texts = [text for text in (shown.get("postfix"), self.statistics and self.statistics(shown)) if text]
+            texts = [
+                text
+                for text in (
+                    shown.get("postfix"),
+                    self.statistics and self.statistics(shown),
+                )
+                if text
+            ]
             return shown | {"postfix": ", ".join(texts)}
 
     return StatisticsBar
@@ -62,10 +87,14 @@ def _bar_class() -> type[Any]:
 
 def _statistics(batches: Any, shown: Any) -> str:
     """The rows/s that match the bar's step rate, and the share of waiting once it is measured."""
-    done, elapsed = shown["n"] - shown["initial"], shown["elapsed"]
+    done = shown["n"] - shown["initial"]
+    elapsed = shown["elapsed"]
     rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()
-    texts = [f"{rate * batches.batch_size:,.0f} rows/s"] if done else []
+    if done:
+        texts = [f"{rate * batches.batch_size:,.0f} rows/s"]
+    else:
+        texts = []
     if stats.measured:
         texts.append(f"waited {percent_text(stats.waited_share)}")
     return ", ".join(texts)
@@ -88,8 +117,13 @@ class LoaderProgress(Iterator[Tree]):
         if isinstance(batches, Sized):
             whole: dict[str, Any] = {"total": len(batches)}
         else:
-            whole = {"total": getattr(batches, "num_steps", None), "initial": batches.step}
-        self._bar = _bar_class()(**{"unit": "step", "dynamic_ncols": True, **whole, **options})
+            whole = {
+                "total": getattr(batches, "num_steps", None),
+                "initial": batches.step,
+            }
+        self._bar = _bar_class()(
+            **{"unit": "step", "dynamic_ncols": True, **whole, **options}
+        )
         self._bar.statistics = partial(_statistics, batches)
         # Also runs at exit. Later, tqdm would draw the bar with modules that are gone.
         weakref.finalize(self, self._bar.close)
@@ -97,7 +131,9 @@ class LoaderProgress(Iterator[Tree]):
     def __next__(self) -> Tree:
         try:
             batch = next(self._batches)
-        except BaseException:  # KeyboardInterrupt too: the bar must not be left half drawn
+        except (
+            BaseException
+        ):  # KeyboardInterrupt too: the bar must not be left half drawn
             self._bar.close()
             raise
         self._bar.update()

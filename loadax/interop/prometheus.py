@@ -13,17 +13,53 @@ from loadax.sources.library import require
 _COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
     ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
     ("loadax_rows", "Rows that this process read.", lambda stats: stats.rows),
-    ("loadax_masked_rows", "Rows that could not be read, and are masked.", lambda stats: stats.masked),
-    ("loadax_bytes", "Bytes of these rows, as placed on the devices.", lambda stats: stats.bytes),
-    ("loadax_wait_seconds", "Seconds that training waited for data.", lambda stats: stats.wait),
-    ("loadax_train_seconds", "Seconds of training steps, from the third step on.", lambda stats: stats.trained),
-    ("loadax_cpu_seconds", "CPU seconds of this process, including training.", lambda stats: stats.cpu),
+    (
+        "loadax_masked_rows",
+        "Rows that could not be read, and are masked.",
+        lambda stats: stats.masked,
+    ),
+    (
+        "loadax_bytes",
+        "Bytes of these rows, as placed on the devices.",
+        lambda stats: stats.bytes,
+    ),
+    (
+        "loadax_wait_seconds",
+        "Seconds that training waited for data.",
+        lambda stats: stats.wait,
+    ),
+    (
+        "loadax_train_seconds",
+        "Seconds of training steps, from the third step on.",
+        lambda stats: stats.trained,
+    ),
+    (
+        "loadax_cpu_seconds",
+        "CPU seconds of this process, including training.",
+        lambda stats: stats.cpu,
+    ),
 )
 _GAUGES: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    ("loadax_ready_batches", "Placed batches ready for training.", lambda stats: stats.ready),
-    ("loadax_first_batch_seconds", "Seconds until the first batch.", lambda stats: stats.first),
-    ("loadax_longest_wait_seconds", "The longest wait from the third step on.", lambda stats: stats.longest),
-    ("loadax_workers", "Threads or processes that read ahead.", lambda stats: stats.workers),
+    (
+        "loadax_ready_batches",
+        "Placed batches ready for training.",
+        lambda stats: stats.ready,
+    ),
+    (
+        "loadax_first_batch_seconds",
+        "Seconds until the first batch.",
+        lambda stats: stats.first,
+    ),
+    (
+        "loadax_longest_wait_seconds",
+        "The longest wait from the third step on.",
+        lambda stats: stats.longest,
+    ),
+    (
+        "loadax_workers",
+        "Threads or processes that read ahead.",
+        lambda stats: stats.workers,
+    ),
 )
 
 
@@ -56,7 +92,11 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         loadax_steps_total 1.0
     """
     port = integer("port", port, 0, 65535)
-    text("host", host, "the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all")
+    text(
+        "host",
+        host,
+        "the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all",
+    )
     return Exporter(_stats_provider(batches), port, host)
 
 
@@ -65,7 +105,10 @@ def _stats_provider(batches: Any) -> Callable[[], Any]:
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
     if ledger is None:
-        raise ArgumentError(f"batches={shown(batches)}: pass a Dataloader, or an iterator of one: loader.iterate()")
+        raise ArgumentError(
+            f"batches={shown(batches)}: pass a Dataloader, or an iterator of one: "
+            "loader.iterate()"
+        )
     return lambda: ledger
 
 
@@ -84,7 +127,11 @@ class Exporter:
     """
 
     def __init__(self, find: Callable[[], Any], port: int, host: str):
-        require("loadax.interop.prometheus", {"prometheus-client": "prometheus_client"}, "prometheus")
+        require(
+            "loadax.interop.prometheus",
+            {"prometheus-client": "prometheus_client"},
+            "prometheus",
+        )
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
@@ -93,10 +140,13 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, UnicodeError) as error:
             raise ArgumentError(
-                f"can't listen on port={port!r} of host={host!r} ({error}); pass another, or port=0 for any free port"
+                f"can't listen on port={port!r} of host={host!r} ({error}); pass "
+                "another, or port=0 for any free port"
             ) from error
         self.port: int = self._server.server_port
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        self.url = (
+            f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        )
 
     def close(self) -> None:
         """Stops listening. Idempotent."""
@@ -131,10 +181,16 @@ class _Collector:
         stats: Stats = batches.stats()
         for name, what, value in _COUNTERS:
             yield CounterMetricFamily(name, what, value=value(stats))
-        stages = CounterMetricFamily("loadax_stage_seconds", "Seconds of work, summed over workers.", labels=["stage"])
+        stages = CounterMetricFamily(
+            "loadax_stage_seconds",
+            "Seconds of work, summed over workers.",
+            labels=["stage"],
+        )
         for stage in STAGES:
             stages.add_metric([stage], getattr(stats, stage))
         yield stages
         for name, what, value in _GAUGES:
             yield GaugeMetricFamily(name, what, value=value(stats))
-        yield GaugeMetricFamily("loadax_step", "Index of the next step of the run.", value=batches.step)
+        yield GaugeMetricFamily(
+            "loadax_step", "Index of the next step of the run.", value=batches.step
+        )

@@ -56,14 +56,19 @@ class RayExecutor(futures.Executor):
         self._open = True
         self._pending: set[futures.Future[Any]] = set()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> futures.Future[Any]:
         """Runs `fn(*args, **kwargs)` as a task. Cancelling its future interrupts the task if it is running.
 
         Raises:
             RuntimeError: After `shutdown`.
         """
         if not self._open:
-            raise RuntimeError("this executor was shut down; make another one by loadax.interop.ray.executor()")
+            raise RuntimeError(
+                "this executor was shut down; make another one by "
+                "loadax.interop.ray.executor()"
+            )
         reference = self._call.remote(fn, args, kwargs)
         future: futures.Future[Any] = futures.Future()
         self._pending.add(future)
@@ -71,7 +76,8 @@ class RayExecutor(futures.Executor):
         def done(future: futures.Future[Any]) -> None:
             self._pending.discard(future)
             if future.cancelled():
-                future.set_running_or_notify_cancel()  # for those who wait for several futures
+                # for those who wait for several futures
+                future.set_running_or_notify_cancel()
                 ray.cancel(reference)
 
         future.add_done_callback(done)
@@ -97,10 +103,15 @@ def _settle(future: futures.Future[Any], answer: futures.Future[Any]) -> None:
     """Passes a task's outcome on, with the exception of the function itself: Ray's has the remote traceback as text."""
     error = answer.exception()
     if isinstance(error, ray.exceptions.RayTaskError):
-        error.cause.__cause__, error = error, error.cause
+        error.cause.__cause__ = error
+        error = error.cause
     with suppress(futures.InvalidStateError):  # it was cancelled meanwhile
-        future.set_result(answer.result()) if error is None else future.set_exception(error)
+        future.set_result(answer.result()) if error is None else future.set_exception(
+            error
+        )
 
 
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     return fn(*args, **kwargs)

@@ -39,11 +39,15 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
         ```
     """
 
-    def __init__(self, loader: Dataloader | LoaderChain, eval_loader: Dataloader | None = None):
-        self._loader, self._eval_loader = loader, eval_loader
+    def __init__(
+        self, loader: Dataloader | LoaderChain, eval_loader: Dataloader | None = None
+    ):
+        self._loader = loader
+        self._eval_loader = eval_loader
         self._batches: DataIterator | None = None
         self._eval_batches: DataIterator | None = None
-        self._compared: set[str] = set()  # loaders whose placement was compared with the trainer's
+        # loaders whose placement was compared with the trainer's
+        self._compared: set[str] = set()
 
     def load_next_train_batch(self, train_ctx: Any) -> Tree | None:
         """The batch of the trainer's step; None at the end."""
@@ -67,23 +71,38 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
             self._eval_batches = None
         return batch
 
-    def _compare(self, name: str, loader: Dataloader | LoaderChain, train_ctx: Any) -> None:
+    def _compare(
+        self, name: str, loader: Dataloader | LoaderChain, train_ctx: Any
+    ) -> None:
         """Warns once if Tunix will place the batches of a loader again: the rules of `tunix.sft.sharding_utils`.
 
         It compares specs as they are written, and the mesh with that of the enclosing `with mesh:`. Without one, and
         where arrays span several processes, it places nothing. Leaves of fewer dims than the spec are replicated.
         """
-        mesh, wanted = legacy_mesh(), PartitionSpec(*train_ctx.config.data_sharding_axis)
-        leaves = [] if mesh is None or name in self._compared else jax.tree.leaves(loader.spec)
+        mesh = legacy_mesh()
+        wanted = PartitionSpec(*train_ctx.config.data_sharding_axis)
+        if mesh is None or name in self._compared:
+            leaves = []
+        else:
+            leaves = jax.tree.leaves(loader.spec)
         self._compared.add(name)
         for leaf in leaves:
             found = leaf.sharding
-            if found.is_fully_addressable and leaf.ndim >= len(wanted) and (found.mesh, found.spec) != (mesh, wanted):
-                elsewhere, remedy = ("", "") if found.mesh == mesh else (" on another mesh", "mesh=mesh, ")
+            if (
+                found.is_fully_addressable
+                and leaf.ndim >= len(wanted)
+                and (found.mesh, found.spec) != (mesh, wanted)
+            ):
+                if found.mesh == mesh:
+                    elsewhere, remedy = ("", "")
+                else:
+                    elsewhere, remedy = (" on another mesh", "mesh=mesh, ")
                 warnings.warn(
-                    f"Tunix places every batch of {name} a second time: the loader's partition is "
-                    f"{found.spec}{elsewhere}, and the trainer's data_sharding_axis is {wanted}, which Tunix compares "
-                    f"as they are written; make the loader by Dataloader(…, {remedy}partition={wanted})",
+                    f"Tunix places every batch of {name} a second time: the loader's "
+                    f"partition is {found.spec}{elsewhere}, and the trainer's "
+                    f"data_sharding_axis is {wanted}, which Tunix compares as they "
+                    "are written; make the loader by Dataloader(…, "
+                    f"{remedy}partition={wanted})",
                     UserWarning,
                     stacklevel=3,
                 )

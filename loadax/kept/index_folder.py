@@ -61,8 +61,9 @@ class IndexFolder:
         folder = local_folder("index", path)
         if folder.exists() and not folder.is_dir():
             raise ArgumentError(
-                f"index={os.fspath(path)!r} is a file; pass the path of a folder, which is created if needed "
-                "(if the file is the index of an earlier loadax, delete it)"
+                f"index={os.fspath(path)!r} is a file; pass the path of a folder, "
+                "which is created if needed (if the file is the index of an earlier "
+                "loadax, delete it)"
             )
         self._folder = folder
 
@@ -78,7 +79,9 @@ class IndexFolder:
         """What changes whenever an entry is written; None if there is none."""
         return stamp_of(self.path(name))
 
-    def get(self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]) -> Entry | None:
+    def get(
+        self, name: str, identity: Mapping[str, Any], check: Callable[[Entry], object]
+    ) -> Entry | None:
         """Returns an entry if it was computed from `identity`; else None, and logs why if it exists.
 
         Args:
@@ -101,7 +104,11 @@ class IndexFolder:
                 raise ValueError("it is damaged: its checksum is wrong")
             known = {_NAME: content[_NAME], **content["identity"]}
             plain = json.loads(json.dumps({_NAME: _VERSION, **identity}))
-            others = [field for field, value in plain.items() if differs(known.get(field), value, field)]
+            others = [
+                field
+                for field, value in plain.items()
+                if differs(known.get(field), value, field)
+            ]
             if others:
                 log.warning(
                     "index %s does not match (%s differs) and is not used; "
@@ -112,7 +119,9 @@ class IndexFolder:
                 return None
             arrays = {}
             for key, file in content["arrays"].items():
-                arrays[key] = parse_npy(read_kept(self._folder / Path(file).name, machine_memory() // 2))
+                arrays[key] = parse_npy(
+                    read_kept(self._folder / Path(file).name, machine_memory() // 2)
+                )
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")
             entry = Entry(arrays, content["facts"])
@@ -130,8 +139,15 @@ class IndexFolder:
             SourceError: When it can't be written.
         """
         path = self.path(name)
-        files = {key: _file_name(name, key, array) for key, array in entry.arrays.items()}
-        content = {_NAME: _VERSION, "identity": dict(identity), "arrays": files, "facts": entry.facts}
+        files = {
+            key: _file_name(name, key, array) for key, array in entry.arrays.items()
+        }
+        content = {
+            _NAME: _VERSION,
+            "identity": dict(identity),
+            "arrays": files,
+            "facts": entry.facts,
+        }
         text = json.dumps({**content, "check": _check(content)}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +161,10 @@ class IndexFolder:
             finally:  # also after a full disk: no array stays without a description
                 self._delete_others(name, entry.arrays)
         except OSError as error:
-            raise SourceError(f"index {path} can't be written: {error}; pass another path, or free space") from error
+            raise SourceError(
+                f"index {path} can't be written: {error}; pass another path, or free "
+                "space"
+            ) from error
         log.info("index %s: written", path)
 
     def _delete_others(self, name: str, keys: Iterable[str]) -> None:
@@ -154,7 +173,9 @@ class IndexFolder:
             named = set(json.loads(_read(self.path(name)) or "")["arrays"].values())
         except NPY_FAILURES:
             named = set()
-        one = re.compile(rf"{re.escape(name)}-({'|'.join(map(re.escape, keys))})-[0-9a-f]{{16}}\.npy")
+        one = re.compile(
+            rf"{re.escape(name)}-({'|'.join(map(re.escape, keys))})-[0-9a-f]{{16}}\.npy"
+        )
         for file in os.listdir(self._folder):  # noqa: PTH208
             if one.fullmatch(file) and file not in named:
                 (self._folder / file).unlink(missing_ok=True)
@@ -179,7 +200,12 @@ def cached(
 
 
 def check_array(
-    entry: Entry, name: str, dtype: Any, length: int | None, low: int | None = None, high: int | None = None
+    entry: Entry,
+    name: str,
+    dtype: Any,
+    length: int | None,
+    low: int | None = None,
+    high: int | None = None,
 ) -> NDArray[Any]:
     """Returns an array of an entry, if it is flat, of this dtype and length, and its values are within limits.
 
@@ -188,11 +214,20 @@ def check_array(
     """
     array = entry.arrays[name]
     if array.ndim != 1 or array.dtype != dtype:
-        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, not a flat array of {np.dtype(dtype)}")
+        raise ValueError(
+            f"{name} is {array.dtype}{list(array.shape)}, not a flat array of "
+            f"{np.dtype(dtype)}"
+        )
     if length is not None and len(array) != length:
         raise ValueError(f"{name} has {len(array)} values, not {length}")
-    if len(array) and ((low is not None and array.min() < low) or (high is not None and array.max() > high)):
-        raise ValueError(f"{name} has values from {array.min()} to {array.max()}, not from {low} to {high}")
+    if len(array) and (
+        (low is not None and array.min() < low)
+        or (high is not None and array.max() > high)
+    ):
+        raise ValueError(
+            f"{name} has values from {array.min()} to {array.max()}, not from {low} "
+            f"to {high}"
+        )
     return array
 
 
@@ -220,9 +255,13 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SourceError(f"index {path} can't be read: {error}; pass another path") from error
+        raise SourceError(
+            f"index {path} can't be read: {error}; pass another path"
+        ) from error
     if not content.startswith(_MAGIC):
-        raise ArgumentError(f"index {path} is not a loadax index; pass another path, or delete it")
+        raise ArgumentError(
+            f"index {path} is not a loadax index; pass another path, or delete it"
+        )
     return content
 
 
@@ -234,5 +273,8 @@ def _file_name(name: str, key: str, array: NDArray[Any]) -> str:
 
 
 def _check(content: Mapping[str, Any]) -> str:
-    text = json.dumps({name: value for name, value in content.items() if name != "check"}, sort_keys=True)
+    text = json.dumps(
+        {name: value for name, value in content.items() if name != "check"},
+        sort_keys=True,
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -24,7 +24,14 @@ from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.files.kept_files import delete_folder
 from loadax.kept.index_folder import FILES, Entry, IndexFolder, differs
-from loadax.kept.parts import GONE, Arrays, ChangedError, PartsFolder, PartsInMemory, PartStore
+from loadax.kept.parts import (
+    GONE,
+    Arrays,
+    ChangedError,
+    PartsFolder,
+    PartsInMemory,
+    PartStore,
+)
 from loadax.kept.recipe import Work, call_of, written_recipe
 from loadax.kept.shared import REMEDY, SharedPass, shared_pass
 from loadax.protocols import Engine
@@ -34,9 +41,12 @@ from loadax.work.tasks import Raised, TaskRun
 _WINDOW = 256  # most tasks that an executor has at a time
 _MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
-_FEW_PARTS, _MANY_PARTS = 64, 512
+_FEW_PARTS = 64
+_MANY_PARTS = 512
 _PART_ROWS = 1 << 17  # of a part of many rows
-_DIGITS, _HEX = 16, "[0-9a-f]"  # of the digest in the name of such a folder
+# of the digest in the name of such a folder
+_DIGITS = 16
+_HEX = "[0-9a-f]"
 _LARGEST = 1 << 20  # bytes of a description
 _DESCRIPTION = "pass.json"  # what the parts of a folder belong to
 
@@ -64,8 +74,9 @@ def check_index(folder: IndexFolder | None, verb: str, data: str) -> None:
     processes = this_process().count
     if folder is None and processes > 1:
         raise ArgumentError(
-            f"{verb}() without index=, in a run of {processes} processes: each would read all {data}; pass index=, a "
-            "folder that they share, so that each reads a part",
+            f"{verb}() without index=, in a run of {processes} processes: each would "
+            f"read all {data}; pass index=, a folder that they share, so that each "
+            "reads a part",
             argument="index",
         )
 
@@ -77,10 +88,16 @@ def part_size(total: int, together: int) -> int:
         total: Number of rows.
         together: Most rows that are read together.
     """
-    return max(1, min(together, -(-total // _FEW_PARTS)), min(_PART_ROWS, total // _MANY_PARTS))
+    return max(
+        1,
+        min(together, -(-total // _FEW_PARTS)),
+        min(_PART_ROWS, total // _MANY_PARTS),
+    )
 
 
-def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[[int], object]) -> None:
+def run_pass(
+    work: Work, parts: PartStore, options: PassOptions, done: Callable[[int], object]
+) -> None:
     """Computes all parts.
 
     Args:
@@ -94,7 +111,8 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
     """
     parts.done = lambda part: done(work.sizes[part]) if part < parts.count else None
     if options.executor is None:
-        over, caller = threading.Event(), Caller()
+        over = threading.Event()
+        caller = Caller()
 
         def compute(part: int) -> Raised | float:
             try:
@@ -106,22 +124,32 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions, done: Callable[
         with thread_pool(options.workers, "loadax-pass") as pool:
             try:
                 run = TaskRun(parts, pool, options.workers, remote=False)
-                run.run(lambda part, _: (caller.run, compute, part), lambda error: error)
+                run.run(
+                    lambda part, _: (caller.run, compute, part), lambda error: error
+                )
             except BaseException:
                 over.set()
                 raise
         return
     assert isinstance(parts, PartsFolder)
-    window = min(_WINDOW, -(-parts.count // this_process().count))  # others have executors of their own
+    # others have executors of their own
+    window = min(_WINDOW, -(-parts.count // this_process().count))
     by_value: list[str] = []
     while True:
         try:
             with written_recipe(parts.path, work, by_value) as recipe:
                 run = TaskRun(parts, options.executor, window, remote=True)
-                run.run(partial(call_of, recipe), lambda error: unwrap(error, "a worker of the executor"))
+                run.run(
+                    partial(call_of, recipe),
+                    lambda error: unwrap(error, "a worker of the executor"),
+                )
         except ModuleNotFoundError as error:
             module = error.name or ""
-            if module not in sys.modules or module in by_value or len(by_value) == _MODULES:
+            if (
+                module not in sys.modules
+                or module in by_value
+                or len(by_value) == _MODULES
+            ):
                 raise
             by_value.append(module)
             parts.rejoin()
@@ -160,11 +188,15 @@ def kept_pass(
     if folder is None:
         work = begin()
         parts = PartsInMemory(len(work.sizes), abs)
-        with progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
+        with progress_bar(
+            work.label, sum(work.sizes), work.unit, options.progress
+        ) as done:
             run_pass(work, parts, options, done)
         return merge(map(parts.take, range(parts.count)))
     with shared_pass() if shared else nullcontext() as together:
-        return _kept_pass(folder, name, identity, check, begin, merge, options, together)
+        return _kept_pass(
+            folder, name, identity, check, begin, merge, options, together
+        )
 
 
 def _kept_pass(
@@ -178,29 +210,35 @@ def _kept_pass(
     together: SharedPass | None,
 ) -> Entry:
     """Returns an entry of a folder, or computes it. `together`: what the processes of a run tell each other."""
-    known = json.loads(json.dumps(dict(identity())))  # as it is read again, with lists in place of tuples
+    # as it is read again, with lists in place of tuples
+    known = json.loads(json.dumps(dict(identity())))
     compared: dict[str, Any] = {"verb": name}
-    compared |= {field: value for field, value in known.items() if field != FILES}  # hosts may have copies elsewhere
+    # hosts may have copies elsewhere
+    compared |= {field: value for field, value in known.items() if field != FILES}
     path = folder.parts(name, _digest(known))
-    merged, put = partial(_merged, merge=merge, check=check), partial(folder.put, name, known)
+    merged = partial(_merged, merge=merge, check=check)
+    put = partial(folder.put, name, known)
     is_checked = together is None
 
     def kept() -> Entry | None:
         return folder.get(name, known, check)
 
-    seen, entry = folder.stamp(name), kept()
+    seen = folder.stamp(name)
+    entry = kept()
     while entry is None:
         work = begin()
         is_changed = partial(_is_changed, folder, name, seen)
         with suppress(ChangedError):
             _prepare(path, name, {**known, "parts": _digest({"sizes": work.sizes})})
-            if not is_changed():  # else another process has finished it before the folder was made
+            # else another process has finished it before the folder was made
+            if not is_changed():
                 if together is not None and not is_checked:
                     together.check_folder(path, name, compared, is_changed)
                     is_checked = True
                 entry = _join(path, work, merged, put, options)
                 continue
-        seen, entry = folder.stamp(name), kept()
+        seen = folder.stamp(name)
+        entry = kept()
     if together is not None and not is_checked:
         together.check_folder(path, name, compared, lambda: True)
     _tidy(path, name)
@@ -212,11 +250,20 @@ def _is_changed(folder: IndexFolder, name: str, seen: Any) -> bool:
 
 
 def _join(
-    path: Path, work: Work, merged: Callable[[PartsFolder], Entry], put: Callable[[Entry], object], options: PassOptions
+    path: Path,
+    work: Work,
+    merged: Callable[[PartsFolder], Entry],
+    put: Callable[[Entry], object],
+    options: PassOptions,
 ) -> Entry:
     """Takes part in a pass until all parts are finished, and puts their entry, or waits until another process has."""
     parts = PartsFolder(path, work.label, len(work.sizes), abs)
-    with parts.joined(), progress_bar(work.label, sum(work.sizes), work.unit, options.progress) as done:
+    with (
+        parts.joined(),
+        progress_bar(
+            work.label, sum(work.sizes), work.unit, options.progress
+        ) as done,
+    ):
         with _advice(parts):
             run_pass(work, parts, options, done)
             while not parts.claim_merge():
@@ -226,7 +273,11 @@ def _join(
         return entry
 
 
-def _merged(parts: PartsFolder, merge: Callable[[Iterator[Arrays]], Entry], check: Callable[[Entry], object]) -> Entry:
+def _merged(
+    parts: PartsFolder,
+    merge: Callable[[Iterator[Arrays]], Entry],
+    check: Callable[[Entry], object],
+) -> Entry:
     """The entry of all parts.
 
     Raises:
@@ -240,7 +291,8 @@ def _merged(parts: PartsFolder, merge: Callable[[Iterator[Arrays]], Entry], chec
         if isinstance(error, LoadaxError):
             raise
         raise SourceError(
-            f"{parts.path} has parts that are not of this pass ({error}); delete this folder, and call again"
+            f"{parts.path} has parts that are not of this pass ({error}); delete "
+            "this folder, and call again"
         ) from error
     return entry
 
@@ -259,8 +311,8 @@ def _advice(parts: PartsFolder) -> Iterator[None]:
                 parts.delete()
             raise
         error.add_note(
-            f"loadax: {finished} of {parts.count} parts are kept in {parts.path}; the same call with "
-            f"index={str(parts.path.parent)!r} goes on from there"
+            f"loadax: {finished} of {parts.count} parts are kept in {parts.path}; "
+            f"the same call with index={str(parts.path.parent)!r} goes on from there"
         )
         raise
 
@@ -274,18 +326,36 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
     """
     for other in _folders(path.parent, name):
         described = _described(other)
-        fields = [field for field, value in known.items() if differs(described.get(field), value, field)]
+        fields = [
+            field
+            for field, value in known.items()
+            if differs(described.get(field), value, field)
+        ]
         if other == path and not (fields and described):
             continue
         differing = ", ".join(fields)
         if PartsFolder(other, name, 0, abs).others():
             one = "pass each its own index="
-            advice = REMEDY if this_process().count > 1 else one  # the processes of a run need one folder
+            # the processes of a run need one folder
+            if this_process().count > 1:
+                advice = REMEDY
+            else:
+                advice = one
             raise ArgumentError(
-                f"index={str(path.parent)!r} is in use by another {name}(), of which {differing} differs; {advice}"
+                f"index={str(path.parent)!r} is in use by another {name}(), of which "
+                f"{differing} differs; {advice}"
             )
-        text = "index %s has unfinished parts of another %s(), of which %s differs; they are deleted %s"
-        log.warning(text, path.parent, name, differing, "now" if other == path else "when this one is complete")
+        text = (
+            "index %s has unfinished parts of another %s(), of which %s differs; "
+            "they are deleted %s"
+        )
+        log.warning(
+            text,
+            path.parent,
+            name,
+            differing,
+            "now" if other == path else "when this one is complete",
+        )
         if other == path:
             PartsFolder(path, name, 0, abs).delete()
     parts = PartsFolder(path, name, 0, abs)
@@ -294,11 +364,16 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         with parts.written(_DESCRIPTION) as out:
             out.write(json.dumps(dict(known), indent=1).encode())
     except OSError as error:
-        is_usable = path.parent.is_dir() and not path.is_symlink() and not path.is_file()
-        if is_usable and isinstance(error, FileNotFoundError | FileExistsError):  # it was deleted, maybe made again
+        is_usable = (
+            path.parent.is_dir() and not path.is_symlink() and not path.is_file()
+        )
+        # it was deleted, maybe made again
+        if is_usable and isinstance(error, FileNotFoundError | FileExistsError):
             raise ChangedError from error
         remedy = "pass another path, delete this one, or free space"
-        raise SourceError(f"index {path} can't be written: {error}; {remedy}") from error
+        raise SourceError(
+            f"index {path} can't be written: {error}; {remedy}"
+        ) from error
 
 
 def _folders(folder: Path, name: str) -> Iterator[Path]:
@@ -318,10 +393,14 @@ def _tidy(path: Path, name: str) -> None:
 
 def _described(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(PartsFolder(path, "", 0, abs).read(_DESCRIPTION, _LARGEST))
+        content = json.loads(
+            PartsFolder(path, "", 0, abs).read(_DESCRIPTION, _LARGEST)
+        )
     except (OSError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def _digest(known: Mapping[str, Any]) -> str:

@@ -49,7 +49,8 @@ from loadax.files.npy_header import NPY_FAILURES, parse_npy
 
 RECIPE = "recipe-"  # beginning of the names of recipes
 _TOUCH = 2.0  # seconds between two signs of life of a process
-_DEAD = 30.0  # seconds without one, after which others take its parts; by the clock of the file system
+# seconds without one, after which others take its parts; by the clock of the file system
+_DEAD = 30.0
 _LOOK = 0.3  # seconds between two looks at the parts of others
 GONE = 4  # bytes of the number in the name of a folder that is being deleted
 _LONGEST = 300  # characters of the name of a process
@@ -74,7 +75,8 @@ class PartsInMemory:
     """
 
     def __init__(self, count: int, done: Done):
-        self.count, self.done = count, done
+        self.count = count
+        self.done = done
         self._numbers = iter(range(count))
         self._arrays: dict[int, Arrays] = {}
         self._finished = 0
@@ -110,10 +112,14 @@ class PartsFolder:
     """
 
     def __init__(self, path: Path, label: str, count: int, done: Done):
-        self.path, self.count, self.done, self._label = path, count, done, label
+        self.path = path
+        self.count = count
+        self.done = done
+        self._label = label
         self._name = f"{_HOST}.{os.getpid()}.{secrets.token_hex(4)}"
         self._alive = f"{self._name}.alive"
-        self._waiting: deque[int] = deque(range(count))  # parts that may have to be done
+        # parts that may have to be done
+        self._waiting: deque[int] = deque(range(count))
         self._others: list[int] = []  # parts that others have claimed
         self._claimed: set[int] = set()
         self._next_look = 0.0
@@ -138,7 +144,10 @@ class PartsFolder:
         Raises:
             OSError: When it can't be written.
         """
-        with kept_folder(self.path) as folder, temporary_file(Path(), beneath=folder) as (file, temporary):
+        with (
+            kept_folder(self.path) as folder,
+            temporary_file(Path(), beneath=folder) as (file, temporary),
+        ):
             yield file
             file.flush()
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -164,14 +173,20 @@ class PartsFolder:
             sweep(self.path, RECIPE, folder)
             _make_file(self._alive, folder)
         over = threading.Event()
-        thread = threading.Thread(target=self._touch, args=(self._alive, over), name="loadax-alive", daemon=True)
+        thread = threading.Thread(
+            target=self._touch,
+            args=(self._alive, over),
+            name="loadax-alive",
+            daemon=True,
+        )
         thread.start()
         try:
             yield
         finally:
             over.set()
             thread.join()
-            with suppress(ChangedError, SourceError):  # the folder was deleted, or is not one any more
+            # the folder was deleted, or is not one any more
+            with suppress(ChangedError, SourceError):
                 for part in list(self._claimed):
                     self._release(part)
                 self._delete(self._alive)
@@ -190,10 +205,21 @@ class PartsFolder:
             if not self._others or perf_counter() < self._next_look:
                 return None
             if not self._claimed and self._patience.due():
-                text = "%s: waiting for %d of %d parts that other processes work on: %s"
+                text = (
+                    "%s: waiting for %d of %d parts that other processes work on: %s"
+                )
                 with self._opened() as folder:
-                    owners = {self._owner(part, folder) or "unknown" for part in self._others}
-                log.warning(text, self._label, len(self._others), self.count, ", ".join(sorted(owners)))
+                    owners = {
+                        self._owner(part, folder) or "unknown"
+                        for part in self._others
+                    }
+                log.warning(
+                    text,
+                    self._label,
+                    len(self._others),
+                    self.count,
+                    ", ".join(sorted(owners)),
+                )
             self._next_look = perf_counter() + _LOOK
             self._waiting.extend(self._others)
             self._others.clear()
@@ -215,8 +241,11 @@ class PartsFolder:
         """
         mark = f"{part}.worker"
         over = threading.Event()
-        thread = threading.Thread(target=self._touch, args=(mark, over), name="loadax-alive", daemon=True)
-        with suppress(OSError), kept_folder(self.path) as folder:  # it is deleted once all parts are merged
+        thread = threading.Thread(
+            target=self._touch, args=(mark, over), name="loadax-alive", daemon=True
+        )
+        # it is deleted once all parts are merged
+        with suppress(OSError), kept_folder(self.path) as folder:
             _unlink(mark, folder)
             os.symlink(self._name, mark, dir_fd=folder)
         thread.start()
@@ -249,10 +278,13 @@ class PartsFolder:
         except OSError as error:
             if not self.exists():  # this is the second copy of a part that was merged
                 return
-            remedy = "delete this folder" if isinstance(error, IsADirectoryError) else "free space"
+            if isinstance(error, IsADirectoryError):
+                remedy = "delete this folder"
+            else:
+                remedy = "free space"
             raise SourceError(
-                f"{self.path / f'{part}.npz'} can't be written: {error}; {remedy}, and call again: finished parts are "
-                "kept"
+                f"{self.path / f'{part}.npz'} can't be written: {error}; {remedy}, "
+                "and call again: finished parts are kept"
             ) from error
 
     def exists(self) -> bool:
@@ -262,7 +294,9 @@ class PartsFolder:
     def has(self, part: int) -> bool:
         """Whether a part is finished: there is a file of it, and no link, pipe or folder."""
         with suppress(OSError), kept_folder(self.path) as folder:
-            return stat.S_ISREG(os.stat(f"{part}.npz", dir_fd=folder, follow_symlinks=False).st_mode)
+            return stat.S_ISREG(
+                os.stat(f"{part}.npz", dir_fd=folder, follow_symlinks=False).st_mode
+            )
         return False
 
     def finish(self, part: int) -> None:
@@ -295,12 +329,23 @@ class PartsFolder:
     def others(self) -> list[str]:
         """Names of the other processes that take part."""
         clock = f"{self._name}.look"  # a sign of life would mislead others that look
-        with suppress(OSError), kept_folder(self.path) as folder:  # another process may delete it
+        # another process may delete it
+        with suppress(OSError), kept_folder(self.path) as folder:
             _make_file(clock, folder)
             try:
-                signs = [name for name in os.listdir(folder) if name.endswith(".alive")]  # noqa: PTH208
-                names = [sign.removesuffix(".alive") for sign in signs if sign != self._alive]
-                return [name for name in names if not _is_dead(name, None, clock, folder)]
+                signs = [
+                    name
+                    for name in os.listdir(folder)  # noqa: PTH208
+                    if name.endswith(".alive")
+                ]
+                names = [
+                    sign.removesuffix(".alive")
+                    for sign in signs
+                    if sign != self._alive
+                ]
+                return [
+                    name for name in names if not _is_dead(name, None, clock, folder)
+                ]
             finally:
                 _unlink(clock, folder)
         return []
@@ -313,9 +358,20 @@ class PartsFolder:
             return False
         with self._opened() as folder:
             owner = self._owner(part, folder)
-            is_dead = owner is not None and _is_dead(owner, claim, self._alive, folder)
-            if is_dead and not self._has_worker(part, folder) and self._owner(part, folder) == owner:
-                log.info("%s: taking part %d of %s, which has ended", self._label, part, owner)
+            is_dead = owner is not None and _is_dead(
+                owner, claim, self._alive, folder
+            )
+            if (
+                is_dead
+                and not self._has_worker(part, folder)
+                and self._owner(part, folder) == owner
+            ):
+                log.info(
+                    "%s: taking part %d of %s, which has ended",
+                    self._label,
+                    part,
+                    owner,
+                )
                 _unlink(claim, folder)
             try:
                 os.symlink(self._name, claim, dir_fd=folder)
@@ -327,7 +383,8 @@ class PartsFolder:
             except OSError as error:
                 path = self.path / claim
                 raise SourceError(
-                    f"{path} can't be made: {error}; pass a folder on a file system with links"
+                    f"{path} can't be made: {error}; pass a folder on a file system "
+                    "with links"
                 ) from error
         self._claimed.add(part)
         if self.has(part):  # another process has finished it between the two looks
@@ -356,7 +413,8 @@ class PartsFolder:
             return None
         except OSError as error:
             raise SourceError(
-                f"{self.path / name} is not a claim of a process ({error}); delete {self.path}, and call again"
+                f"{self.path / name} is not a claim of a process ({error}); delete "
+                f"{self.path}, and call again"
             ) from error
 
     def _has_worker(self, part: int, folder: int) -> bool:
@@ -380,7 +438,9 @@ class PartsFolder:
         except FileNotFoundError:
             raise ChangedError from None
         except OSError as error:
-            raise SourceError(f"{self.path} can't be used: {error}; delete it, and call again") from error
+            raise SourceError(
+                f"{self.path} can't be used: {error}; delete it, and call again"
+            ) from error
 
     def _touch(self, sign: str, over: threading.Event) -> None:
         """Gives a sign of life every few seconds."""
@@ -404,9 +464,15 @@ def _arrays_in(file: BinaryIO) -> Arrays:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise zipfile.BadZipFile("it is compressed")
-        if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+        if (
+            sum(member.file_size for member in members)
+            > os.fstat(file.fileno()).st_size
+        ):
             raise zipfile.BadZipFile("its arrays overlap")
-        return {member.filename.removesuffix(".npy"): parse_npy(archive.read(member)) for member in members}
+        return {
+            member.filename.removesuffix(".npy"): parse_npy(archive.read(member))
+            for member in members
+        }
 
 
 def _name_in(claim: str, folder: int) -> str:
@@ -427,7 +493,14 @@ def _name_in(claim: str, folder: int) -> str:
 
 
 def _make_file(name: str, folder: int) -> None:
-    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder))
+    os.close(
+        os.open(
+            name,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+            0o600,
+            dir_fd=folder,
+        )
+    )
 
 
 def _unlink(name: str, folder: int) -> None:
@@ -443,7 +516,11 @@ def _is_dead(name: str, claim: str | None, clock: str, folder: int) -> bool:
     for sign in (f"{name}.alive", *([] if claim is None else [claim])):
         with suppress(FileNotFoundError):
             given = os.stat(sign, dir_fd=folder, follow_symlinks=False)
-            return os.stat(clock, dir_fd=folder, follow_symlinks=False).st_mtime - given.st_mtime > _DEAD
+            return (
+                os.stat(clock, dir_fd=folder, follow_symlinks=False).st_mtime
+                - given.st_mtime
+                > _DEAD
+            )
     return True
 
 

@@ -80,7 +80,9 @@ class Recipe(NamedTuple):
 
 
 @contextmanager
-def written_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> Iterator[Recipe]:
+def written_recipe(
+    folder: Path, work: Work, by_value: Sequence[str]
+) -> Iterator[Recipe]:
     """A block in which the folder of the parts of a pass has its recipe.
 
     Args:
@@ -97,36 +99,53 @@ def written_recipe(folder: Path, work: Work, by_value: Sequence[str]) -> Iterato
         message = dump(work, buffers.append, by_value)
     except Exception as error:
         raise ArgumentError(
-            f"{work.label} can't be sent to the workers of the executor: {type(error).__name__}: {error}; leave "
-            "executor= out, or make such objects where they are used",
+            f"{work.label} can't be sent to the workers of the executor: "
+            f"{type(error).__name__}: {error}; leave executor= out, or make such "
+            "objects where they are used",
             argument="executor",
         ) from error
     key = secrets.token_hex(_KEY)
-    header = json.dumps({**versions(), "message": len(message), "arrays": extents_of(buffers)}).encode() + b"\n"
+    header = (
+        json.dumps(
+            {**versions(), "message": len(message), "arrays": extents_of(buffers)}
+        ).encode()
+        + b"\n"
+    )
     start = header + _combined(message, key)
     with ExitStack() as stack:
         try:
             with ExitStack() as begun:
                 beneath = begun.enter_context(kept_folder(folder))
-                file, name = begun.enter_context(temporary_file(Path(), 0o600, RECIPE, beneath))
+                file, name = begun.enter_context(
+                    temporary_file(Path(), 0o600, RECIPE, beneath)
+                )
                 file.write(start)
                 begin = -(-file.tell() // _PAGE) * _PAGE
                 for raw, (first, _) in zip(buffers, extents_of(buffers), strict=True):
                     file.seek(begin + first)
                     file.write(raw)
                 file.flush()
-                os.close(os.dup(file.fileno()))  # network file systems send what is written when it is closed
+                # network file systems send what is written when it is closed
+                os.close(os.dup(file.fileno()))
                 stack.push(begun.pop_all())
         except OSError as error:
             raise SourceError(
-                f"the recipe in {folder} can't be written: {error}; free space, and call again"
+                f"the recipe in {folder} can't be written: {error}; free space, and "
+                "call again"
             ) from error
-        yield Recipe(str((folder / name).absolute()), len(start), hashlib.sha256(start).hexdigest(), key)
+        yield Recipe(
+            str((folder / name).absolute()),
+            len(start),
+            hashlib.sha256(start).hexdigest(),
+            key,
+        )
 
 
 def _combined(message: bytes, key: str) -> bytes:
     """A message, encrypted or decrypted by a key that is used for it alone."""
-    stream = np.frombuffer(hashlib.shake_256(bytes.fromhex(key)).digest(len(message)), np.uint8)
+    stream = np.frombuffer(
+        hashlib.shake_256(bytes.fromhex(key)).digest(len(message)), np.uint8
+    )
     return (np.frombuffer(message, np.uint8) ^ stream).tobytes()
 
 
@@ -149,7 +168,8 @@ def run_part(recipe: tuple[str, int, str, str], part: int) -> Raised | float:
             # An equal recipe may map files that were replaced since.
             work = _read(known, stamp_of(Path(known.path)))
         parts = PartsFolder(Path(known.path).parent, work.label, len(work.sizes), abs)
-        if not parts.has(part) and parts.exists():  # else all are merged, and this is a second copy
+        # else all are merged, and this is a second copy
+        if not parts.has(part) and parts.exists():
             with parts.computing(part):
                 parts.put(part, work.compute(part, threading.Event()))
     except Exception as error:  # noqa: BLE001 - the process with the executor raises it
@@ -162,12 +182,15 @@ def run_part(recipe: tuple[str, int, str, str], part: int) -> Raised | float:
 def _read(recipe: Recipe, _stamp: tuple[int, int] | None) -> Work:
     path = Path(recipe.path)
     try:
-        with kept_folder(path.parent) as folder, os.fdopen(open_kept(path.name, folder=folder), "rb") as file:
+        with (
+            kept_folder(path.parent) as folder,
+            os.fdopen(open_kept(path.name, folder=folder), "rb") as file,
+        ):
             start = file.read(recipe.size)
             if hashlib.sha256(start).hexdigest() != recipe.digest:
                 raise SourceError(
-                    f"{recipe.path} was changed after it was written, and nothing of it is used; pass a folder that "
-                    "only you can write to"
+                    f"{recipe.path} was changed after it was written, and nothing of "
+                    "it is used; pass a folder that only you can write to"
                 )
             header = json.loads(start[: start.index(b"\n")])
             check_versions({name: header[name] for name in versions()}, "executor")
@@ -175,12 +198,18 @@ def _read(recipe: Recipe, _stamp: tuple[int, int] | None) -> Work:
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise ArgumentError(
-            f"a worker of the executor on {socket.gethostname()} can't read {recipe.path} ({error.strerror}); pass a "
-            "folder that this process and all workers share, by the same path",
+            f"a worker of the executor on {socket.gethostname()} can't read "
+            f"{recipe.path} ({error.strerror}); pass a folder that this process and "
+            "all workers share, by the same path",
             argument="index",
         ) from error
-    arrays = [memory[begin + first : begin + first + size] for first, size in header["arrays"]]
-    work: Work = cloudpickle.loads(_combined(start[len(start) - header["message"] :], recipe.key), buffers=arrays)
+    arrays = [
+        memory[begin + first : begin + first + size]
+        for first, size in header["arrays"]
+    ]
+    work: Work = cloudpickle.loads(
+        _combined(start[len(start) - header["message"] :], recipe.key), buffers=arrays
+    )
     return work
 
 
@@ -192,15 +221,19 @@ def check_versions(known: dict[str, str], argument: str) -> None:
     """
     if known != versions():
         raise ArgumentError(
-            f"a worker of the executor on {socket.gethostname()} has {_text(versions())}, and this process "
-            f"{_text(known)}; install the same versions in both",
+            f"a worker of the executor on {socket.gethostname()} has "
+            f"{_text(versions())}, and this process {_text(known)}; install the same "
+            "versions in both",
             argument=argument,
         )
 
 
 def versions() -> dict[str, str]:
     """Versions that a worker and the process with the executor must have in common, by name."""
-    return {"loadax": version.__version__, "Python": ".".join(map(str, sys.version_info[:2]))}
+    return {
+        "loadax": version.__version__,
+        "Python": ".".join(map(str, sys.version_info[:2])),
+    }
 
 
 def _text(versions: dict[str, str]) -> str:

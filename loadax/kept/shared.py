@@ -30,15 +30,19 @@ from loadax.errors import ArgumentError, HostError
 from loadax.files.kept_files import kept_folder
 from loadax.redaction import redact
 
-_VISIBLE = 10.0  # seconds after which a file that one host has written is there on all others
+# seconds after which a file that one host has written is there on all others
+_VISIBLE = 10.0
 _POLL = 0.1  # seconds
-_LOOK = 3.0  # seconds between two looks for runs of process 0 that this process has not begun
-_SILENT = 60.0  # seconds without an answer of the coordinator, after which the wait for others ends
+# seconds between two looks for runs of process 0 that this process has not begun
+_LOOK = 3.0
+# seconds without an answer of the coordinator, after which the wait for others ends
+_SILENT = 60.0
 _LONGEST = 80  # characters of a value in a message
 # Advice for processes of a run that do different passes.
 REMEDY = (
-    "start all processes with the same data, functions and arguments, and call the same verbs in the same order; where "
-    "only a path or a process index makes functions differ, pass key=, a text that says what they do"
+    "start all processes with the same data, functions and arguments, and call the "
+    "same verbs in the same order; where only a path or a process index makes "
+    "functions differ, pass key=, a text that says what they do"
 )
 
 _AGAIN = "mend its cause, and start all processes again: finished parts are kept"
@@ -59,7 +63,9 @@ class SharedPass:
     """
 
     def __init__(self, store: Any, key: str, number: int):
-        self._store, self._key, self._number = store, key, number
+        self._store = store
+        self._key = key
+        self._number = number
         self._process = this_process()
         _register_exit()
 
@@ -69,7 +75,13 @@ class SharedPass:
         with suppress(RuntimeError):  # the coordinator has ended
             self._store.set(f"{self._key}/failed/{self._process.index}", text)
 
-    def check_folder(self, path: Path, label: str, identity: Mapping[str, Any], is_kept: Callable[[], bool]) -> None:
+    def check_folder(
+        self,
+        path: Path,
+        label: str,
+        identity: Mapping[str, Any],
+        is_kept: Callable[[], bool],
+    ) -> None:
         """Waits until process 0 begins this pass, and checks that it is the same, in the same folder.
 
         Process 0 writes a file into the folder, and its name into the store.
@@ -86,16 +98,30 @@ class SharedPass:
         """
         if self._process.index == 0:
             token = secrets.token_hex(8)
-            with suppress(FileNotFoundError), kept_folder(path) as folder:  # else the result is kept already
-                os.close(os.open(f"{token}.shared", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder))
-            begun = {"token": token, "host": socket.gethostname(), "identity": _briefly(identity)}
+            # else the result is kept already
+            with suppress(FileNotFoundError), kept_folder(path) as folder:
+                os.close(
+                    os.open(
+                        f"{token}.shared",
+                        os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+                        0o600,
+                        dir_fd=folder,
+                    )
+                )
+            begun = {
+                "token": token,
+                "host": socket.gethostname(),
+                "identity": _briefly(identity),
+            }
             self._store.set(f"{self._key}/begun/0", json.dumps(begun))
             return
 
         def found() -> str | None:
             begun = self._begun()
             # Process 0 begins before it keeps a result, which may be that of another pass.
-            return (self._begun() or "") if begun is None and is_kept() else begun
+            if begun is None and is_kept():
+                return self._begun() or ""
+            return begun
 
         answer = self._wait_for(found, label, "process 0 to begin it")
         if not answer:
@@ -106,9 +132,11 @@ class SharedPass:
         while not (is_kept() or os.path.lexists(path / f"{begun['token']}.shared")):
             if patience.over:
                 raise ArgumentError(
-                    f"index={str(path.parent)!r} is not one folder: process {self._process.index} on "
-                    f"{socket.gethostname()} does not see what process 0 on {begun['host']} has written there; pass a "
-                    f"folder that all {self._process.count} processes share, or one that has the index already"
+                    f"index={str(path.parent)!r} is not one folder: process "
+                    f"{self._process.index} on {socket.gethostname()} does not see "
+                    f"what process 0 on {begun['host']} has written there; pass a "
+                    f"folder that all {self._process.count} processes share, or one "
+                    "that has the index already"
                 )
             sleep(_POLL)
 
@@ -138,27 +166,42 @@ class SharedPass:
                 earlier = runs
                 if look.over and self._process.index > 0:
                     look = Patience(inf, _LOOK)
-                    runs = _key_values().runs_without(self._store, self._process.index, self._process.count)
+                    runs = _key_values().runs_without(
+                        self._store, self._process.index, self._process.count
+                    )
                 if (answer := found()) is not None:
                     return answer
             except RuntimeError as error:  # of JAX: the coordinator, which is in process 0, does not answer
                 if answered.over:
-                    text = f"{label}: process 0, which runs the coordinator, has not answered for {_SILENT:g} s"
+                    text = (
+                        f"{label}: process 0, which runs the coordinator, has not "
+                        f"answered for {_SILENT:g} s"
+                    )
                     raise HostError(f"{text} ({error}); {_AGAIN}") from error
             else:
                 answered = Patience(inf, _SILENT)
                 for process, message in failures.items():
-                    raise HostError(f"{label}: process {process} has failed with {message}; {_AGAIN}")
-                if "0" in exits and self._process.index != 0:
-                    how = f"process 0 has ended{exits['0']} while others waited for {what}"
-                    raise HostError(f"{label}: {how}; {REMEDY}")
-                if runs is not earlier and runs & earlier:  # this process has had the time to begin it
                     raise HostError(
-                        f"{label}: process 0 iterates over a loader of all processes, while process "
-                        f"{self._process.index} waits for {what}; {REMEDY}"
+                        f"{label}: process {process} has failed with {message}; "
+                        f"{_AGAIN}"
+                    )
+                if "0" in exits and self._process.index != 0:
+                    how = (
+                        f"process 0 has ended{exits['0']} while others waited for "
+                        f"{what}"
+                    )
+                    raise HostError(f"{label}: {how}; {REMEDY}")
+                # this process has had the time to begin it
+                if runs is not earlier and runs & earlier:
+                    raise HostError(
+                        f"{label}: process 0 iterates over a loader of all "
+                        f"processes, while process {self._process.index} waits for "
+                        f"{what}; {REMEDY}"
                     )
             if patience.due():
-                log.warning("%s: waiting for %s, for %.0f s", label, what, patience.waited)
+                log.warning(
+                    "%s: waiting for %s, for %.0f s", label, what, patience.waited
+                )
             sleep(_POLL)
 
     def _begun(self) -> str | None:
@@ -168,15 +211,25 @@ class SharedPass:
     def _listed(self, directory: str) -> dict[str, str]:
         return dict(self._store.list(f"{self._key}/{directory}"))
 
-    def _check_alike(self, label: str, own: Mapping[str, str], begun: Mapping[str, Any]) -> None:
+    def _check_alike(
+        self, label: str, own: Mapping[str, str], begun: Mapping[str, Any]
+    ) -> None:
         theirs = begun["identity"]
-        fields = [field for field in dict.fromkeys([*theirs, *own]) if theirs.get(field) != own.get(field)]
+        fields = [
+            field
+            for field in dict.fromkeys([*theirs, *own])
+            if theirs.get(field) != own.get(field)
+        ]
         if fields:
             field = fields[0]
-            also = f" (also in: {', '.join(fields[1:])})" if fields[1:] else ""
+            if fields[1:]:
+                also = f" (also in: {', '.join(fields[1:])})"
+            else:
+                also = ""
             raise HostError(
-                f"hosts differ in {field} of {label}, pass {self._number} of this run: {theirs.get(field)} on process "
-                f"0; {own.get(field)} on process {self._process.index}{also}; {REMEDY}"
+                f"hosts differ in {field} of {label}, pass {self._number} of this "
+                f"run: {theirs.get(field)} on process 0; {own.get(field)} on process "
+                f"{self._process.index}{also}; {REMEDY}"
             )
 
 
@@ -201,7 +254,9 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
 
 
 def _store() -> Any:
-    return None if this_process().count == 1 else _key_values().key_value_store()
+    if this_process().count == 1:
+        return None
+    return _key_values().key_value_store()
 
 
 def _key_values() -> Any:
@@ -217,17 +272,28 @@ def _register_exit() -> None:
 
 
 def _tell_exit() -> None:
-    error = getattr(sys, "last_value", None)  # Python sets it to the exception that ends the program
-    text = "" if error is None else redact(f" with {type(error).__name__}: {error}")
+    # Python sets it to the exception that ends the program
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        text = ""
+    else:
+        text = redact(f" with {type(error).__name__}: {error}")
     with suppress(Exception):  # whatever it is, this process ends
         _store().set(f"{_EXITS}/0", text)
 
 
 def _briefly(identity: Mapping[str, Any]) -> dict[str, str]:
     """Text of each field: short ones as they are, long ones as a digest."""
-    texts = {field: json.dumps(value, sort_keys=True) for field, value in identity.items()}
-    digests = {field: hashlib.sha256(text.encode()).hexdigest()[:8] for field, text in texts.items()}
+    texts = {
+        field: json.dumps(value, sort_keys=True) for field, value in identity.items()
+    }
+    digests = {
+        field: hashlib.sha256(text.encode()).hexdigest()[:8]
+        for field, text in texts.items()
+    }
     return {
-        field: text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… (digest {digests[field]})"
+        field: text
+        if len(text) <= _LONGEST
+        else f"{text[:_LONGEST]}… (digest {digests[field]})"
         for field, text in texts.items()
     }

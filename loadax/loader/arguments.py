@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from loadax.loader.mask_errors import MaskErrors
 
 _MOST_WORKERS = 16  # default limit: more workers mostly wait for each other
-_MOST_REMOTE, _FIRST_REMOTE = 32, 4  # workers of `remote=`, whose number is unknown
+# workers of `remote=`, whose number is unknown
+_MOST_REMOTE = 32
+_FIRST_REMOTE = 4
 
 
 class StepArguments(NamedTuple):
@@ -88,15 +90,25 @@ class LoaderArguments(NamedTuple):
 def worker_counts(given: WorkerArguments, dataset: Dataset) -> tuple[int, int]:
     """Largest and initial number of workers of this machine for a dataset."""
     concurrent_reads = int(dataset.reader.traits.concurrent_reads)
-    in_processes = choice("worker_type", given.worker_type, ("thread", "process")) == "process"
+    in_processes = (
+        choice("worker_type", given.worker_type, ("thread", "process")) == "process"
+    )
     if given.num_workers is not None:
         most = integer("num_workers", given.num_workers, 0)
         if in_processes:
             _warn_of_many(most)
         return most, most
     # One process per core, or two threads, since one of these may wait for a disk or for the GIL.
-    cores, first = usable_cores(), 1 if in_processes else concurrent_reads
-    return (min(cores, _MOST_WORKERS) if in_processes else max(min(2 * cores, _MOST_WORKERS), first)), first
+    cores = usable_cores()
+    if in_processes:
+        first = 1
+    else:
+        first = concurrent_reads
+    return (
+        min(cores, _MOST_WORKERS)
+        if in_processes
+        else max(min(2 * cores, _MOST_WORKERS), first)
+    ), first
 
 
 def _warn_of_many(processes: int) -> None:
@@ -104,12 +116,15 @@ def _warn_of_many(processes: int) -> None:
     cores = usable_cores()
     if processes > max(_MOST_WORKERS, 4 * cores):
         warn_user(
-            f"num_workers={processes} starts {processes} Python interpreters on {count_text(cores, 'core')}, which "
-            f"delays the first batch by up to a minute; pass num_workers={cores}, or leave it out to autotune it"
+            f"num_workers={processes} starts {processes} Python interpreters on "
+            f"{count_text(cores, 'core')}, which delays the first batch by up to a "
+            f"minute; pass num_workers={cores}, or leave it out to autotune it"
         )
 
 
-def remote_counts(given: WorkerArguments, keep_on_device: bool | int) -> tuple[int, int]:
+def remote_counts(
+    given: WorkerArguments, keep_on_device: bool | int
+) -> tuple[int, int]:
     """Largest and initial number of workers of `remote=` to keep busy.
 
     Raises:
@@ -117,14 +132,23 @@ def remote_counts(given: WorkerArguments, keep_on_device: bool | int) -> tuple[i
         UnsupportedError: If they read for no batch.
     """
     if given.worker_type != "thread":
-        raise ArgumentError(f"worker_type={given.worker_type!r}: the workers of remote= read; leave worker_type out")
+        raise ArgumentError(
+            f"worker_type={given.worker_type!r}: the workers of remote= read; leave "
+            "worker_type out"
+        )
     if keep_on_device:
-        raise UnsupportedError("keep_on_device: all rows are read once, when iteration starts; leave out remote=")
+        raise UnsupportedError(
+            "keep_on_device: all rows are read once, when iteration starts; leave "
+            "out remote="
+        )
     if given.num_workers is None:
         return _MOST_REMOTE, _FIRST_REMOTE
     most = integer("num_workers", given.num_workers, 0)
     if not most:
-        raise ArgumentError("num_workers=0 reads on the caller's thread; leave it out, or leave out remote=")
+        raise ArgumentError(
+            "num_workers=0 reads on the caller's thread; leave it out, or leave out "
+            "remote="
+        )
     return most, most
 
 
@@ -159,15 +183,21 @@ def loader_options(
         partition=place.partition,
         shard=shard_spec(place.shard_index, place.shard_count, batch_sizes),
         microbatches=dividing("microbatches", place.microbatches, batch_sizes),
-        key_seed=None if place.key_seed is None else integer("key_seed", place.key_seed, most=None),
-        keep_on_device=bool(keep) if isinstance(keep, bool | None) else integer("keep_on_device", keep, 1),
+        key_seed=None
+        if place.key_seed is None
+        else integer("key_seed", place.key_seed, most=None),
+        keep_on_device=bool(keep)
+        if isinstance(keep, bool | None)
+        else integer("keep_on_device", keep, 1),
         num_workers=most,
         first_workers=first,
         worker_type=workers.worker_type if workers.remote is None else "remote",
         remote=workers.remote,
         prefetch=integer("prefetch", limits.prefetch, 0),
         prefetch_bytes=integer("prefetch_bytes", limits.prefetch_bytes, 1),
-        cache_bytes=None if limits.cache_bytes is None else integer("cache_bytes", limits.cache_bytes, 0),
+        cache_bytes=None
+        if limits.cache_bytes is None
+        else integer("cache_bytes", limits.cache_bytes, 0),
         masking=masking,
         quarantine=quarantine,
         stall_after=seconds("stall_after", limits.stall_after),

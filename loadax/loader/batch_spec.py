@@ -36,9 +36,13 @@ class BatchLeaf(NamedTuple):
     generated: str = ""
     missing: str | bytes | None = None
 
-    def padding(self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def padding(
+        self, count: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Array:
         """`count` rows of this shape and dtype in place of missing ones: zeros, empty strings, None."""
-        return np.full((count, *shape), self.missing, object) if dtype.hasobject else np.zeros((count, *shape), dtype)
+        if dtype.hasobject:
+            return np.full((count, *shape), self.missing, object)
+        return np.zeros((count, *shape), dtype)
 
 
 class BatchSpec(NamedTuple):

@@ -85,16 +85,36 @@ class Buckets:
 
     def __post_init__(self) -> None:
         names = (self.leaf,) if isinstance(self.leaf, str) else self.leaf
-        if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
-            raise ArgumentError(f"leaf={shown(self.leaf)}: pass the name of the leaf whose length decides, or a tuple")
-        object.__setattr__(self, "leaf", self.leaf if isinstance(self.leaf, str) else tuple(dict.fromkeys(names)))
+        if (
+            not isinstance(names, Sequence)
+            or not names
+            or not all(isinstance(name, str) for name in names)
+        ):
+            raise ArgumentError(
+                f"leaf={shown(self.leaf)}: pass the name of the leaf whose length "
+                "decides, or a tuple"
+            )
+        object.__setattr__(
+            self,
+            "leaf",
+            self.leaf if isinstance(self.leaf, str) else tuple(dict.fromkeys(names)),
+        )
         object.__setattr__(self, "value", fill_values(self.value))
         for name in self.value if isinstance(self.value, dict) else ():
             if name not in self.names:
-                raise ArgumentError(f"value has the key {name!r}, which is not in leaf={self.leaf}; leave it out")
+                raise ArgumentError(
+                    f"value has the key {name!r}, which is not in leaf={self.leaf}; "
+                    "leave it out"
+                )
         if not isinstance(self.sizes, Mapping) or not 0 < len(self.sizes) < 256:
-            raise ArgumentError(f"sizes={shown(self.sizes)}: pass batch sizes by length: {{128: 512, 256: 256}}")
-        sizes = {integer("length", length, 1): integer("size", size, 1) for length, size in self.sizes.items()}
+            raise ArgumentError(
+                f"sizes={shown(self.sizes)}: pass batch sizes by length: {{128: 512, "
+                "256: 256}"
+            )
+        sizes = {
+            integer("length", length, 1): integer("size", size, 1)
+            for length, size in self.sizes.items()
+        }
         object.__setattr__(self, "sizes", dict(sorted(sizes.items())))
         choice("long", self.long, ("error", "drop", "cut"))
         index_key(self.key, self.index, "the maps change")
@@ -108,7 +128,11 @@ class Buckets:
         return tuple(dict.fromkeys([self.leaf, *named]))
 
     def steps(
-        self, dataset: Dataset, num_epochs: int | None, remainder: Remainder, quarantine: Integers
+        self,
+        dataset: Dataset,
+        num_epochs: int | None,
+        remainder: Remainder,
+        quarantine: Integers,
     ) -> "tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]":
         """The steps of a run, and the padded dataset of each bucket by its first step; for `Dataloader`."""
         return bucketed(self, dataset, num_epochs, remainder, quarantine)
@@ -116,19 +140,36 @@ class Buckets:
 
 def _refuse(dataset: Dataset) -> None:
     if dataset.is_stream:
-        raise ArgumentError("batch_size=Buckets(…) needs the lengths of all rows, which a stream does not tell")
-    for order, _ in datasets_of(dataset.order, 0):
-        drawn = next((each for each in depth_first(order) if isinstance(each, Mixed | Sampled)), None)
-        if drawn is not None:
-            verb = "mix" if isinstance(drawn, Mixed) else "sample"
-            raise ArgumentError(
-                f"batch_size=Buckets(…): {verb}() draws other rows in every epoch, so none can be chosen behind it and "
-                f"{order.text()[-1]}; pass a dataset without it, or a mix() with no verb but maps after it"
-            )
-    if isinstance(dataset.order, Mixed) and (dataset.order.by_step or dataset.order.size >= ENDLESS):
         raise ArgumentError(
-            "batch_size=Buckets(…) needs a mixture whose epochs end at an example: pass stop='first' or 'all', and "
-            "by='example', to mix(), and num_epochs=None for an endless run"
+            "batch_size=Buckets(…) needs the lengths of all rows, which a stream "
+            "does not tell"
+        )
+    for order, _ in datasets_of(dataset.order, 0):
+        drawn = next(
+            (
+                each
+                for each in depth_first(order)
+                if isinstance(each, Mixed | Sampled)
+            ),
+            None,
+        )
+        if drawn is not None:
+            if isinstance(drawn, Mixed):
+                verb = "mix"
+            else:
+                verb = "sample"
+            raise ArgumentError(
+                f"batch_size=Buckets(…): {verb}() draws other rows in every epoch, "
+                f"so none can be chosen behind it and {order.text()[-1]}; pass a "
+                "dataset without it, or a mix() with no verb but maps after it"
+            )
+    if isinstance(dataset.order, Mixed) and (
+        dataset.order.by_step or dataset.order.size >= ENDLESS
+    ):
+        raise ArgumentError(
+            "batch_size=Buckets(…) needs a mixture whose epochs end at an example: "
+            "pass stop='first' or 'all', and by='example', to mix(), and "
+            "num_epochs=None for an endless run"
         )
 
 
@@ -142,16 +183,23 @@ def _lengths_in(leaf: str, run: Run) -> Integers:
     for row, example in run.examples():
         try:
             path = path_of(example, leaf)
-            found.append(len(example[leaf] if path is None else value_at(example, path)))
+            found.append(
+                len(example[leaf] if path is None else value_at(example, path))
+            )
         except (TypeError, KeyError, IndexError) as error:
             raise LeafError(
-                f"Buckets: row {row} has no leaf {leaf!r} with a length; pass the name of an array"
+                f"Buckets: row {row} has no leaf {leaf!r} with a length; pass the "
+                "name of an array"
             ) from error
     return np.array(found, np.int64)
 
 
 def bucketed(
-    buckets: Buckets, dataset: Dataset, epochs: int | None, remainder: Remainder, quarantine: Integers
+    buckets: Buckets,
+    dataset: Dataset,
+    epochs: int | None,
+    remainder: Remainder,
+    quarantine: Integers,
 ) -> tuple[BucketPlan, tuple[tuple[int, Dataset], ...]]:
     """The plan of a run with buckets, and the padded dataset of each bucket by its first step.
 
@@ -173,44 +221,73 @@ def bucketed(
     long = np.flatnonzero(bucket == len(bounds))
     if len(long) and buckets.long == "error":
         raise ArgumentError(
-            f"Buckets: row {rows[long[0]]} has length {lengths[long[0]]}, above {bounds[-1]}, and so have "
-            f"{len(long) - 1:,} more; add a bucket, or pass long='cut' or 'drop'"
+            f"Buckets: row {rows[long[0]]} has length {lengths[long[0]]}, above "
+            f"{bounds[-1]}, and so have {len(long) - 1:,} more; add a bucket, or "
+            "pass long='cut' or 'drop'"
         )
     if buckets.long == "drop" and len(long) == len(rows) > 0:
         raise ArgumentError(
-            f"Buckets: all {len(rows):,} rows are longer than {bounds[-1]}, the longest bucket, so long='drop' leaves "
-            f"none; add a bucket of length {lengths.max()}, or pass long='cut'"
+            f"Buckets: all {len(rows):,} rows are longer than {bounds[-1]}, the "
+            "longest bucket, so long='drop' leaves none; add a bucket of length "
+            f"{lengths.max()}, or pass long='cut'"
         )
     if buckets.long == "cut":
         bucket[long] = len(bounds) - 1
     chosen = [rows[bucket == number] for number in range(len(bounds))]
-    rules = [("bucket", int(length), digest_values(kept)) for length, kept in zip(bounds, chosen, strict=True)]
+    rules = [
+        ("bucket", int(length), digest_values(kept))
+        for length, kept in zip(bounds, chosen, strict=True)
+    ]
     orders = split(dataset.order, chosen, rules)
 
     def padding(order: Order | None, length: int) -> float:
         if order is None:
             return 0.0
-        positions = np.linspace(0, order.size - 1, min(order.size, _SAMPLED)).astype(np.int64)
-        visited = lengths[np.searchsorted(rows, order.visits(np.zeros_like(positions), positions).rows)]
+        positions = np.linspace(0, order.size - 1, min(order.size, _SAMPLED)).astype(
+            np.int64
+        )
+        visited = lengths[
+            np.searchsorted(
+                rows, order.visits(np.zeros_like(positions), positions).rows
+            )
+        ]
         return float(1 - np.minimum(visited, length).mean() / length)
 
     shares = tuple(map(padding, orders, buckets.sizes))
     sizes = (*buckets.sizes.values(),)
-    plan = BucketPlan(Bucketed(dataset.order, tuple(orders), (*bounds.tolist(),), sizes, remainder, shares), epochs)
+    plan = BucketPlan(
+        Bucketed(
+            dataset.order,
+            tuple(orders),
+            (*bounds.tolist(),),
+            sizes,
+            remainder,
+            shares,
+        ),
+        epochs,
+    )
 
-    names, value = buckets.names, buckets.value
+    names = buckets.names
+    value = buckets.value
     if isinstance(buckets.leaf, str):
         served = (bucket < len(bounds)) & ~np.isin(rows, quarantine)
         names = padded_leaves(dataset, names, rows[served], lengths[served])
-        if len(names) > 1 and not isinstance(value, dict):  # it may be the number of a token
+        # it may be the number of a token
+        if len(names) > 1 and not isinstance(value, dict):
             value = {buckets.leaf: value}
 
     def padded(first: int) -> Dataset:
-        padding = Padding(dict.fromkeys(names, int(bounds[plan.bucket(first)])), value, buckets.long == "cut")
+        padding = Padding(
+            dict.fromkeys(names, int(bounds[plan.bucket(first)])),
+            value,
+            buckets.long == "cut",
+        )
         pad = Pad(padding, equal=True)
         return Dataset(dataset.source, plan.of(first).order, (*dataset.maps, pad))
 
-    return plan, tuple((segment.first, padded(segment.first)) for segment in plan.segments)
+    return plan, tuple(
+        (segment.first, padded(segment.first)) for segment in plan.segments
+    )
 
 
 def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
@@ -221,16 +298,24 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
             met[part.start : part.stop] = met_rows(order, "Buckets", len(part))
         except ArgumentError as error:
             raise ArgumentError(
-                f"batch_size=Buckets(…) needs the same rows in every epoch, but {order.text()[-1]} may have others; "
-                "slice before shuffle(), and shuffle with loadax"
+                "batch_size=Buckets(…) needs the same rows in every epoch, but "
+                f"{order.text()[-1]} may have others; slice before shuffle(), and "
+                "shuffle with loadax"
             ) from error
-    changing = (number for number, each in enumerate(dataset.maps) if each.rng or each.with_epoch)
-    steady = Dataset(dataset.source, dataset.order, dataset.maps[: next(changing, None)])
-    rows, reader = np.flatnonzero(met), steady.reader
+    changing = (
+        number
+        for number, each in enumerate(dataset.maps)
+        if each.rng or each.with_epoch
+    )
+    steady = Dataset(
+        dataset.source, dataset.order, dataset.maps[: next(changing, None)]
+    )
+    rows = np.flatnonzero(met)
+    reader = steady.reader
     if reader.traits.random:
         raise ArgumentError(
-            f"batch_size=Buckets(…): rows of {dataset.source!r} are mapped at random within it, so their lengths may "
-            "change; map them at random behind it"
+            f"batch_size=Buckets(…): rows of {dataset.source!r} are mapped at random "
+            "within it, so their lengths may change; map them at random behind it"
         )
     lengths = reader.lengths(rows)
     leaf = buckets.names[0]
@@ -238,7 +323,15 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
         reader = steady.keep(leaf).reader
         lengths = reader.lengths(rows)
     if lengths is None:
-        judge, check = partial(_lengths_in, leaf), partial(check_integers, 1)
-        question = Question("Buckets", leaf, judge, np.int64, ["length", leaf], None, check)
-        lengths, _ = answers(question, reader, met, scan_options(buckets.index, None, None, None, buckets.key))
+        judge = partial(_lengths_in, leaf)
+        check = partial(check_integers, 1)
+        question = Question(
+            "Buckets", leaf, judge, np.int64, ["length", leaf], None, check
+        )
+        lengths, _ = answers(
+            question,
+            reader,
+            met,
+            scan_options(buckets.index, None, None, None, buckets.key),
+        )
     return rows, lengths

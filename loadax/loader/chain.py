@@ -61,38 +61,61 @@ def chain(loaders: Sequence[Any], version: int = DISTINCT) -> "LoaderChain":
     flat: list[Dataloader] = []
     for index, loader in enumerate(entries("loaders", loaders, "Dataloaders")):
         if not isinstance(loader, Dataloader | LoaderChain):
-            raise ArgumentError(f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or concat() the datasets")
+            raise ArgumentError(
+                f"loaders[{index}] is {type_text(loader)}; pass Dataloaders, or "
+                "concat() the datasets"
+            )
         flat += [loader] if isinstance(loader, Dataloader) else loader.loaders
     if not flat:
         raise ArgumentError("chain() got no loaders; pass at least one")
     shards = [loader._pipeline.options.shard for loader in flat]
     for index, loader in enumerate(flat):
         if loader.dataset.is_stream:
-            raise StreamError("chain()", "chain the other loaders, and iterate over the loader of the stream by itself")
+            raise StreamError(
+                "chain()",
+                "chain the other loaders, and iterate over the loader of the stream "
+                "by itself",
+            )
         if loader._plan.num_steps is None and index + 1 < len(flat):
-            raise ArgumentError(f"loaders[{index}] is infinite; make it with num_epochs=, or pass it last")
+            raise ArgumentError(
+                f"loaders[{index}] is infinite; make it with num_epochs=, or pass it "
+                "last"
+            )
         if shards[index] != shards[0]:
             raise ArgumentError(
-                f"loaders[{index}] has the share {shards[index]}, not {shards[0]} as loaders[0]; pass one share to all"
+                f"loaders[{index}] has the share {shards[index]}, not {shards[0]} as "
+                "loaders[0]; pass one share to all"
             )
     version = integer("version", version)
     if version not in (1, DISTINCT):
-        raise ArgumentError(f"version={version}: pass {DISTINCT}, or 1 to go on with a run that began with it")
+        raise ArgumentError(
+            f"version={version}: pass {DISTINCT}, or 1 to go on with a run that "
+            "began with it"
+        )
     _warn_of_repetition(flat)
     return LoaderChain(tuple(flat if version == 1 else _drawing_apart(flat)))
 
 
 def _drawing_apart(loaders: Sequence[Dataloader]) -> list[Dataloader]:
     """The loaders, whose maps without a given seed draw other random numbers in each phase."""
-    drawing = [phase for phase, loader in enumerate(loaders) if draws_by_default(loader.dataset.reader)]
-    return [_of_phase(loader, phase) if phase in drawing[1:] else loader for phase, loader in enumerate(loaders)]
+    drawing = [
+        phase
+        for phase, loader in enumerate(loaders)
+        if draws_by_default(loader.dataset.reader)
+    ]
+    return [
+        _of_phase(loader, phase) if phase in drawing[1:] else loader
+        for phase, loader in enumerate(loaders)
+    ]
 
 
 def _of_phase(loader: Dataloader, phase: int) -> Dataloader:
     """The same loader, but maps without a given seed draw the numbers of a phase."""
     dataset = as_dataset(loader._arguments.data)
     reader = dataset.reader.with_streams(lambda stream: replace(stream, phase=phase))
-    arguments = loader._arguments._replace(data=Dataset(reader.source, dataset.order, reader.maps))
+    arguments = loader._arguments._replace(
+        data=Dataset(reader.source, dataset.order, reader.maps)
+    )
     made = restored(arguments, loader._plan.skips)
     made._made_in = loader._made_in
     return made
@@ -100,27 +123,34 @@ def _of_phase(loader: Dataloader, phase: int) -> Dataloader:
 
 def _warn_of_repetition(loaders: Sequence[Dataloader]) -> None:
     """Logs if two phases have the same random keys, or the same random order of the same rows."""
-    keys, orders = dict[int, int](), list[tuple[int, Dataset]]()
+    keys = dict[int, int]()
+    orders = list[tuple[int, Dataset]]()
     for phase, loader in enumerate(loaders):
-        key_seed, dataset = loader._pipeline.options.key_seed, loader.dataset
+        key_seed = loader._pipeline.options.key_seed
+        dataset = loader.dataset
         if key_seed is not None and keys.setdefault(key_seed, phase) != phase:
             log.warning(
-                "chain: loaders[%d] has key_seed=%d, as loaders[%d], so rows get equal keys in both; pass another one, "
-                "such as key_seed=%d",
+                "chain: loaders[%d] has key_seed=%d, as loaders[%d], so rows get "
+                "equal keys in both; pass another one, such as key_seed=%d",
                 *(phase, key_seed, keys[key_seed], max(*keys, key_seed) + 1),
             )
         alike = (
             first
             for first, other in orders
-            if dataset.source is other.source and dataset.order.describe() == other.order.describe()
+            if dataset.source is other.source
+            and dataset.order.describe() == other.order.describe()
         )
-        first = next(alike, None) if dataset.order.varies else None
+        if dataset.order.varies:
+            first = next(alike, None)
+        else:
+            first = None
         if first is None:
             orders.append((phase, dataset))
         else:
             log.warning(
-                "chain: loaders[%d] reads the rows of loaders[%d] in the same random order; pass another seed to "
-                "shuffle() in one of them, such as shuffle(seed=1)",
+                "chain: loaders[%d] reads the rows of loaders[%d] in the same random "
+                "order; pass another seed to shuffle() in one of them, such as "
+                "shuffle(seed=1)",
                 *(phase, first),
             )
 
@@ -141,7 +171,9 @@ class LoaderChain:
     def __init__(self, loaders: tuple[Dataloader, ...]):
         self.loaders = loaders
         self._phases = Phases([(loader._plan, loader._order) for loader in loaders])
-        self._iterations = Iterations(self._phases, [loader._pipeline for loader in loaders])
+        self._iterations = Iterations(
+            self._phases, [loader._pipeline for loader in loaders]
+        )
 
     def __reduce__(self) -> Any:
         return LoaderChain, (self.loaders,)
@@ -150,7 +182,8 @@ class LoaderChain:
         """True even without a length, as of a `Dataloader`."""
         return True
 
-    if not TYPE_CHECKING:  # type checkers must still report misspelt names, and `next(loader)`
+    # type checkers must still report misspelt names, and `next(loader)`
+    if not TYPE_CHECKING:
         __getattr__ = missing_attribute
         __next__ = refuse_next
 
@@ -186,7 +219,11 @@ class LoaderChain:
     def specs(self) -> dict[int, Tree]:
         """The specs of all batch shapes of the run, by the first step of each in each phase."""
         firsts = zip(self.first_steps, self.loaders, strict=True)
-        return {first + step: spec for first, loader in firsts for step, spec in loader.specs.items()}
+        return {
+            first + step: spec
+            for first, loader in firsts
+            for step, spec in loader.specs.items()
+        }
 
     def _of(self, step: Any, function: Callable[[Dataloader, int], Any]) -> Any:
         """What a function returns of the loader of a step, and the step in it."""
@@ -215,9 +252,14 @@ class LoaderChain:
 
     def trace(self, step: int, positions: Any = None) -> Trace:
         """The origin of a step's records, see `Dataloader.trace`."""
-        return replace(self._of(step, lambda loader, local: loader.trace(local, positions)), step=int(step))
+        return replace(
+            self._of(step, lambda loader, local: loader.trace(local, positions)),
+            step=int(step),
+        )
 
-    def find(self, row: int, dataset: str | None = None, *, phase: int, **search: Any) -> list[StepPosition]:
+    def find(
+        self, row: int, dataset: str | None = None, *, phase: int, **search: Any
+    ) -> list[StepPosition]:
         """Finds the steps and batch positions at which a phase reads a record.
 
         Args:
@@ -226,8 +268,13 @@ class LoaderChain:
             phase: Index of the loader, since row ids are those of its dataset.
             search: `epochs=` or `steps=` of `Dataloader.find`, counted in that phase.
         """
-        found = self.loaders[integer("phase", phase, 0, self._phases.last)].find(row, dataset, **search)
-        return [StepPosition(self.first_steps[phase] + step, position) for step, position in found]
+        found = self.loaders[integer("phase", phase, 0, self._phases.last)].find(
+            row, dataset, **search
+        )
+        return [
+            StepPosition(self.first_steps[phase] + step, position)
+            for step, position in found
+        ]
 
     def __iter__(self) -> DataIterator:
         return self._iterations.iterate(self._targets(), loop="iter(loader)")
@@ -265,7 +312,9 @@ class LoaderChain:
 
     def host_batches(self, start: Any = 0) -> DataIterator:
         """Iterates over `host_batch(step)`, read ahead, see `Dataloader.host_batches`."""
-        return self._iterations.iterate([loader._host_target() for loader in self.loaders], start)
+        return self._iterations.iterate(
+            [loader._host_target() for loader in self.loaders], start
+        )
 
     def lease(self, start: Any = 0) -> Lease:
         """Hands out rows that may be finished in any order: those of the first loader, then those of the next.
@@ -294,7 +343,9 @@ class LoaderChain:
             ...     [leased.examples.tolist() for leased in lease]
             [[4, 5], [12, 13]]
         """
-        return Lease([loader._leased() for loader in self.loaders], self._phases, start)
+        return Lease(
+            [loader._leased() for loader in self.loaders], self._phases, start
+        )
 
     def skip(self, steps: Any) -> "LoaderChain":
         """A chain of the same run without some steps, see `Dataloader.skip`.
@@ -318,13 +369,15 @@ class LoaderChain:
             for phase, local_steps in self._phases.ranges(low, high):
                 skipped[phase].append(local_steps)
         loaders = []
-        for phase, (loader, local) in enumerate(zip(self.loaders, skipped, strict=True)):
+        for phase, (loader, local) in enumerate(
+            zip(self.loaders, skipped, strict=True)
+        ):
             try:
                 loaders.append(loader.skip(local) if local else loader)
             except ArgumentError as error:
                 raise ArgumentError(
-                    f"steps={shown(steps)} skips all steps of loaders[{phase}]; keep at least one of each loader, or "
-                    "chain() the others without it"
+                    f"steps={shown(steps)} skips all steps of loaders[{phase}]; keep "
+                    "at least one of each loader, or chain() the others without it"
                 ) from error
         return LoaderChain(tuple(loaders))
 
@@ -358,7 +411,12 @@ class LoaderChain:
         for phase, local in self._phases.ranges_of(steps):
             loader = self.loaders[phase]
             digested.append(
-                DigestedSteps(loader._plan, local, loader._pipeline.options.quarantine, self.first_steps[phase])
+                DigestedSteps(
+                    loader._plan,
+                    local,
+                    loader._pipeline.options.quarantine,
+                    self.first_steps[phase],
+                )
             )
         return digest_of(digested)
 
@@ -376,7 +434,10 @@ class LoaderChain:
 
     def _by_phase(self, texts: Sequence[object]) -> str:
         phases = enumerate(zip(self.first_steps, texts, strict=True))
-        return "\n".join(f"phase {phase}, from step {first:,} on\n{text}" for phase, (first, text) in phases)
+        return "\n".join(
+            f"phase {phase}, from step {first:,} on\n{text}"
+            for phase, (first, text) in phases
+        )
 
     def __repr__(self) -> str:
         return f"chain([{', '.join(map(repr, self.loaders))}])"

@@ -14,7 +14,8 @@ from loadax.loader.streams.run import KEY
 # Name of the file in the folder that Orbax gives to the iterator.
 FILE = "loadax.json"
 
-_LANES_FILE = "loadax.lanes.{}.json"  # states of the lanes of streams that a process has opened
+# states of the lanes of streams that a process has opened
+_LANES_FILE = "loadax.lanes.{}.json"
 
 
 @runtime_checkable
@@ -31,11 +32,18 @@ async def write_state(state: dict[str, Any], folder: FutureFolder) -> None:
     Only process 0 writes, since the state is equal on all hosts, except for the lanes of streams.
     """
     created = await folder.await_creation()
-    lanes = {KEY: state[KEY]} if KEY in state else None
+    if KEY in state:
+        lanes = {KEY: state[KEY]}
+    else:
+        lanes = None
     if jax.process_index() == 0:
-        (created / FILE).write_text(json.dumps({key: value for key, value in state.items() if key != KEY}))
+        (created / FILE).write_text(
+            json.dumps({key: value for key, value in state.items() if key != KEY})
+        )
     if lanes is not None:
-        (created / _LANES_FILE.format(jax.process_index())).write_text(json.dumps(lanes))
+        (created / _LANES_FILE.format(jax.process_index())).write_text(
+            json.dumps(lanes)
+        )
 
 
 def read_state(folder: Path) -> Any:
@@ -46,17 +54,23 @@ def read_state(folder: Path) -> Any:
     """
     state = _read(folder / FILE)
     lanes = sorted(folder.glob(_LANES_FILE.format("*")))
-    return [state | _read(path) for path in lanes] if lanes else state
+    if lanes:
+        return [state | _read(path) for path in lanes]
+    return state
 
 
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, ValueError) as error:
-        problem = "is not JSON" if isinstance(error, ValueError) else "does not exist"
+        if isinstance(error, ValueError):
+            problem = "is not JSON"
+        else:
+            problem = "does not exist"
         raise StateError(
-            f"{path} {problem}: this checkpoint was not saved from a loader's iterator, or is damaged; leave the "
-            "iterator out of what is loaded, and start it at the step of the checkpoint: loader.iterate(start=step)"
+            f"{path} {problem}: this checkpoint was not saved from a loader's "
+            "iterator, or is damaged; leave the iterator out of what is loaded, and "
+            "start it at the step of the checkpoint: loader.iterate(start=step)"
         ) from None
 
 
@@ -68,8 +82,9 @@ def check_folder(method: str, folder: Any, wanted: type[Any]) -> None:
     """
     if not isinstance(folder, wanted):
         raise ArgumentError(
-            f"{method}({shown(folder)}): only Orbax calls this, with a folder of its own; save a state with "
-            "json.dump(it.get_state(), file), and go on from it with it.set_state(json.load(file))"
+            f"{method}({shown(folder)}): only Orbax calls this, with a folder of its "
+            "own; save a state with json.dump(it.get_state(), file), and go on from "
+            "it with it.set_state(json.load(file))"
         )
 
 

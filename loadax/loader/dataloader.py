@@ -66,15 +66,24 @@ def _refuse(named: Mapping[str, Any]) -> None:
         hint = replacements("Dataloader()").get(name)
         if hint is None:
             close = difflib.get_close_matches(name, [*known], 1)
-            guess = f"; did you mean {close[0]}?" if close else ""
-            raise TypeError(f"Dataloader() got an unexpected keyword argument {name!r}{guess}")
-        raise ArgumentError(f"{name}={shown(value)}: Dataloader has no such argument; {hint}")
+            if close:
+                guess = f"; did you mean {close[0]}?"
+            else:
+                guess = ""
+            raise TypeError(
+                f"Dataloader() got an unexpected keyword argument {name!r}{guess}"
+            )
+        raise ArgumentError(
+            f"{name}={shown(value)}: Dataloader has no such argument; {hint}"
+        )
 
 
 def _batch_of(pipeline: BatchPipeline, shard: HostShard, step: int) -> Tree:
     """Reads a single step, without reading ahead."""
     producer = pipeline.one_step(shard, step)
-    return PrefetchScheduler(producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)).next_batch()[1]
+    return PrefetchScheduler(
+        producer, step, LoaderOptions(prefetch=1, prefetch_bytes=1)
+    ).next_batch()[1]
 
 
 def refuse_next(loader: Any) -> Never:
@@ -84,8 +93,9 @@ def refuse_next(loader: Any) -> Never:
         TypeError: As Python's own for an object that is no iterator; says what to write.
     """
     raise TypeError(
-        f"next(loader): a {type(loader).__name__} has no position, its iterators have: batches = iter(loader), then "
-        "next(batches) for each batch; for a look at one, next(loader.iterate())"
+        f"next(loader): a {type(loader).__name__} has no position, its iterators "
+        "have: batches = iter(loader), then next(batches) for each batch; for a look "
+        "at one, next(loader.iterate())"
     )
 
 
@@ -240,13 +250,17 @@ class Dataloader:
                 shard_count,
             ),
             WorkerArguments(num_workers, worker_type, remote),
-            LimitArguments(prefetch, prefetch_bytes, cache_bytes, stall_after, abort_after),
+            LimitArguments(
+                prefetch, prefetch_bytes, cache_bytes, stall_after, abort_after
+            ),
             ErrorArguments(on_error, quarantine),
         )
         self._fill(arguments, make_pipeline(arguments))
 
     @classmethod
-    def _made(cls, arguments: LoaderArguments, pipeline: BatchPipeline) -> "Dataloader":
+    def _made(
+        cls, arguments: LoaderArguments, pipeline: BatchPipeline
+    ) -> "Dataloader":
         """The loader of these arguments."""
         made = cls.__new__(cls)
         made._fill(arguments, pipeline)  # noqa: SLF001 - of this class
@@ -257,7 +271,8 @@ class Dataloader:
         order = OrderHash(dataset, pipeline.options.key_seed)
         mesh = arguments.place.mesh
         if mesh is None:
-            mesh = mesh_of(arguments.place.partition)  # a NamedSharding includes its mesh
+            # a NamedSharding includes its mesh
+            mesh = mesh_of(arguments.place.partition)
         self._set(arguments, pipeline, order, mesh, current_mesh())
         if self._mesh is not None or self._made_in is not None:
             for segment in self._plan.segments:
@@ -301,12 +316,14 @@ class Dataloader:
     def __reduce__(self) -> Any:
         if isinstance(self._mesh, Mesh):
             raise MeshError(
-                "a Dataloader with mesh=, or a NamedSharding in partition=, can't be pickled, since devices belong to "
-                "their process; pickle loader.dataset, and make the loader where it is used"
+                "a Dataloader with mesh=, or a NamedSharding in partition=, can't be "
+                "pickled, since devices belong to their process; pickle "
+                "loader.dataset, and make the loader where it is used"
             )
         if isinstance(self._arguments.workers.remote, Executor):
             raise ArgumentError(
-                "a Dataloader with an executor as remote= can't be pickled; pass a function that makes one"
+                "a Dataloader with an executor as remote= can't be pickled; pass a "
+                "function that makes one"
             )
         return restored, (self._arguments, self._plan.skips)
 
@@ -327,7 +344,10 @@ class Dataloader:
         """
         self._refuse_stream("len(loader)")
         if self._plan.num_steps is None:
-            raise TypeError("num_epochs=None: the loader is infinite and has no len(); use loader.steps_per_epoch")
+            raise TypeError(
+                "num_epochs=None: the loader is infinite and has no len(); use "
+                "loader.steps_per_epoch"
+            )
         return self._plan.num_steps
 
     @property
@@ -352,15 +372,21 @@ class Dataloader:
     @property
     def specs(self) -> dict[int, Tree]:
         """The specs of all batch shapes of the run, by the first step of each."""
-        return {step: self._pipeline.shape_dtypes(self._shard(step)) for step in self._plan.first_steps}
+        return {
+            step: self._pipeline.shape_dtypes(self._shard(step))
+            for step in self._plan.first_steps
+        }
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: row ids of the step in batch order, the same on every host; -1 for padding.
 
         With `microbatches=k`, int64[k, batch_size / k], like the leaves.
         """
-        rows, microbatches = self._plan.visits(self._checked(step)).rows, self._pipeline.options.microbatches
-        return rows if microbatches == 1 else rows.reshape(-1, microbatches).T
+        rows = self._plan.visits(self._checked(step)).rows
+        microbatches = self._pipeline.options.microbatches
+        if microbatches == 1:
+            return rows
+        return rows.reshape(-1, microbatches).T
 
     def local_rows(self, step: int) -> Integers:
         """int64[n]: row ids that this process reads for the step, by ascending batch position; -1 for padding.
@@ -374,11 +400,15 @@ class Dataloader:
 
         Padding is zeros, empty strings or bytes, or None in place of other objects.
         """
-        step, pipeline = self._checked(step), self._pipeline.on_host()
-        shard = pipeline.host_shard(self._positions(step), step, pipeline.form(step).host_batch)
+        step = self._checked(step)
+        pipeline = self._pipeline.on_host()
+        shard = pipeline.host_shard(
+            self._positions(step), step, pipeline.form(step).host_batch
+        )
         return _batch_of(pipeline, shard, step)
 
-    if not TYPE_CHECKING:  # type checkers must still report misspelt names, and `next(loader)`
+    # type checkers must still report misspelt names, and `next(loader)`
+    if not TYPE_CHECKING:
         __getattr__ = missing_attribute
         __next__ = refuse_next
 
@@ -448,12 +478,19 @@ class Dataloader:
     def _host_target(self) -> Target:
         pipeline = self._pipeline.on_host()
         # Other threads, and later steps, have the rows of the mesh that is current now.
-        mesh = self._mesh_here() if self._pipeline.options.shard is not None else resolve_mesh(self._mesh_here())
+        if self._pipeline.options.shard is not None:
+            mesh = self._mesh_here()
+        else:
+            mesh = resolve_mesh(self._mesh_here())
 
         def shard(step: int) -> HostShard:
-            return pipeline.host_shard(self._positions_on(mesh, step), step, pipeline.form(step).host_batch)
+            return pipeline.host_shard(
+                self._positions_on(mesh, step), step, pipeline.form(step).host_batch
+            )
 
-        def hosts(pipeline: BatchPipeline, _: Mesh | None, *run: Any) -> OtherHosts | None:
+        def hosts(
+            pipeline: BatchPipeline, _: Mesh | None, *run: Any
+        ) -> OtherHosts | None:
             return join_hosts(self._runs, self._order, pipeline, mesh, *run)
 
         return Target(pipeline, shard, None, True, hosts)
@@ -470,7 +507,8 @@ class Dataloader:
         step = self._checked(step)
         kept = self._pipeline.form(step).host_leaves
         names = host_leaves_of(kept.structure.build(kept.leaves))
-        batch = self.host_batch(step)  # all leaves, since any may be why a row is masked
+        # all leaves, since any may be why a row is masked
+        batch = self.host_batch(step)
         leaves = {name: value_at(batch, path_of(batch, name) or ()) for name in names}
         return HostRows(step, self._positions(step), leaves)
 
@@ -485,8 +523,16 @@ class Dataloader:
         from loadax.loader.inspection.explain import explain
 
         at = self._checked(at, "at")
-        dataset, options = self._pipeline.form(at).dataset, self._pipeline.options
-        return explain(dataset, self._plan, self._shard(at), at, options, integer("steps", steps, 1))
+        dataset = self._pipeline.form(at).dataset
+        options = self._pipeline.options
+        return explain(
+            dataset,
+            self._plan,
+            self._shard(at),
+            at,
+            options,
+            integer("steps", steps, 1),
+        )
 
     def check_plan(self, steps: int | None = None) -> "PlanCheck":
         """Simulates the run on all hosts of its mesh.
@@ -503,7 +549,11 @@ class Dataloader:
         from loadax.loader.inspection.check_plan import check_run
 
         self._refuse_stream("check_plan()")
-        return check_run(self._plan, self._shard, None if steps is None else integer("steps", steps, 1))
+        return check_run(
+            self._plan,
+            self._shard,
+            None if steps is None else integer("steps", steps, 1),
+        )
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
@@ -553,7 +603,8 @@ class Dataloader:
         return [self._target(self._placing_mesh())]
 
     def _target(self, mesh: Mesh) -> Target:
-        shard, hosts = partial(self._pipeline.shard, mesh), partial(join_hosts, self._runs, self._order)
+        shard = partial(self._pipeline.shard, mesh)
+        hosts = partial(join_hosts, self._runs, self._order)
         return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
 
     def epochs(self, start: Any = None) -> "Iterator[Epoch]":
@@ -585,13 +636,31 @@ class Dataloader:
         from loadax.loader.inspection.trace import trace
 
         size = self._plan.segment_of(self._checked(step))[0].batch_size
-        chosen = np.arange(size) if positions is None else np.asarray(positions)
-        if chosen.size and (chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size):
-            raise RowIndexError(f"positions={shown(positions)}: pass ints of 0 or more, below {size}, the batch size")
-        return trace(self._plan, self.dataset.source, int(step), chosen.astype(np.int64).reshape(-1))
+        if positions is None:
+            chosen = np.arange(size)
+        else:
+            chosen = np.asarray(positions)
+        if chosen.size and (
+            chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= size
+        ):
+            raise RowIndexError(
+                f"positions={shown(positions)}: pass ints of 0 or more, below "
+                f"{size}, the batch size"
+            )
+        return trace(
+            self._plan,
+            self.dataset.source,
+            int(step),
+            chosen.astype(np.int64).reshape(-1),
+        )
 
     def find(
-        self, row: int, dataset: str | None = None, *, epochs: Any = None, steps: Any = None
+        self,
+        row: int,
+        dataset: str | None = None,
+        *,
+        epochs: Any = None,
+        steps: Any = None,
     ) -> "list[StepPosition]":
         """Finds the steps and batch positions at which the run reads a record.
 
@@ -610,7 +679,14 @@ class Dataloader:
         from loadax.loader.inspection.trace import find_places
 
         self._refuse_stream("find()")
-        return find_places(self._plan, self.dataset.source, integer("row", row), dataset, epochs, steps)
+        return find_places(
+            self._plan,
+            self.dataset.source,
+            integer("row", row),
+            dataset,
+            epochs,
+            steps,
+        )
 
     def skip(self, steps: Any) -> "Dataloader":
         """A loader of the same run without some steps: step t is the t-th of the remaining ones, which are unchanged.
@@ -632,12 +708,18 @@ class Dataloader:
             >>> len(shorter), shorter.rows(2)[0]
             (7, np.int64(50))
         """
-        plan, skips = self._plan, self._plan.skips
+        plan = self._plan
+        skips = self._plan.skips
         chosen = step_ranges(steps, plan.num_steps)
-        ranges = [(skips.whole_step(low), skips.whole_step(high - 1) + 1) for low, high in chosen]
+        ranges = [
+            (skips.whole_step(low), skips.whole_step(high - 1) + 1)
+            for low, high in chosen
+        ]
         skipping = plan.skipping(skips.and_also(ranges))
         if skipping.num_steps == 0:
-            raise ArgumentError(f"steps={steps!r} skips all steps of the run; keep at least one")
+            raise ArgumentError(
+                f"steps={steps!r} skips all steps of the run; keep at least one"
+            )
         return self._with_plan(skipping)
 
     def _with_plan(self, plan: Steps) -> "Dataloader":
@@ -670,25 +752,40 @@ class Dataloader:
 
         self._refuse_stream("digest()")
         ranges = self._phases.ranges_of(steps)
-        return digest_of(DigestedSteps(self._plan, local, self._pipeline.options.quarantine) for _, local in ranges)
+        return digest_of(
+            DigestedSteps(self._plan, local, self._pipeline.options.quarantine)
+            for _, local in ranges
+        )
 
     def __repr__(self) -> str:
-        steps = "endless" if self._plan.num_steps is None else f"{self._plan.num_steps} steps"
+        if self._plan.num_steps is None:
+            steps = "endless"
+        else:
+            steps = f"{self._plan.num_steps} steps"
         if dropped := self._rows_dropped():
             steps += f", {count_text(dropped, 'row')} of each epoch dropped"
-        return f"Dataloader({self.dataset!r}, batch_size={self._arguments.steps.batch_size!r}, {steps})"
+        return (
+            f"Dataloader({self.dataset!r}, "
+            f"batch_size={self._arguments.steps.batch_size!r}, {steps})"
+        )
 
     def _rows_dropped(self) -> int:
         """Rows of an epoch that are too few for a batch; 0 where that depends on the epoch."""
         plan = self._plan
         endless = plan.order.size >= MOST_POSITIONS or self.dataset.is_stream
-        if endless or not isinstance(plan.batch_size, int) or plan.remainder != "drop":
+        if (
+            endless
+            or not isinstance(plan.batch_size, int)
+            or plan.remainder != "drop"
+        ):
             return 0
         return int(plan.order.size % plan.batch_size)
 
     def _mesh_here(self) -> Mesh | PlannedMesh | None:
         """The mesh for the calling thread, which must be the caller's; None: there is none yet."""
-        return self._mesh if self._mesh is not None else current_mesh() or self._made_in
+        if self._mesh is not None:
+            return self._mesh
+        return current_mesh() or self._made_in
 
     def _shard(self, step: int = 0) -> HostShard:
         """This process's part of a step, for the calling thread."""
@@ -710,5 +807,7 @@ class Dataloader:
             raise StreamError(what)
 
     def _checked(self, step: Any, name: str = "step") -> int:
-        self._refuse_stream("the rows of one step, as in loader[step], rows(step) or explain()")
+        self._refuse_stream(
+            "the rows of one step, as in loader[step], rows(step) or explain()"
+        )
         return self._plan.check(integer(name, step, most=None))

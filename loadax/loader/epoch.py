@@ -31,10 +31,16 @@ class Epoch(Iterator[Tree]):
     """
 
     def __init__(self, batches: DataIterator, number: int, stop: int):
-        self._batches, self._stop, self._left = batches, stop, False
+        self._batches = batches
+        self._stop = stop
+        self._left = False
         self.number = number
-        self.get_state, self.move_to, self.ledger = batches.get_state, batches.move_to, batches.ledger
-        self.stats, self.report, self.timeline = batches.stats, batches.report, batches.timeline
+        self.get_state = batches.get_state
+        self.move_to = batches.move_to
+        self.ledger = batches.ledger
+        self.stats = batches.stats
+        self.report = batches.report
+        self.timeline = batches.timeline
 
     def __len__(self) -> int:
         """Number of remaining batches of this epoch."""
@@ -49,8 +55,9 @@ class Epoch(Iterator[Tree]):
         """
         if self._left:
             raise ClosedError(
-                f"epoch {self.number} was left before its end, when epochs() continued with the next one; finish each "
-                "epoch before the next, as in `for epoch in loader.epochs(): for batch in epoch: …`"
+                f"epoch {self.number} was left before its end, when epochs() "
+                "continued with the next one; finish each epoch before the next, as "
+                "in `for epoch in loader.epochs(): for batch in epoch: …`"
             )
         if self._batches.step >= self._stop:
             raise StopIteration

@@ -50,5 +50,8 @@ def host_leaves_of(leaves: Any) -> dict[str, Tree]:
         ArgumentError: If it has none.
     """
     if not isinstance(leaves, dict) or not leaves:
-        raise ArgumentError("this loader places all leaves; name those to keep: Dataloader(…, host_leaves=['name'])")
+        raise ArgumentError(
+            "this loader places all leaves; name those to keep: Dataloader(…, "
+            "host_leaves=['name'])"
+        )
     return dict(leaves)

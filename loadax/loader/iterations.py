@@ -17,7 +17,9 @@ from loadax.loader.stretch import Ledger, Target
 if TYPE_CHECKING:
     from loadax.loader.epoch import Epoch
 
-_EPOCHS = "for whole epochs, pass num_epochs= and use `for epoch in loader.epochs():`. "
+_EPOCHS = (
+    "for whole epochs, pass num_epochs= and use `for epoch in loader.epochs():`. "
+)
 
 
 @final
@@ -38,13 +40,16 @@ class Iterations:
         self._phases = phases
         self._pipelines = pipelines
         self.ledger: Ledger | None = None
-        self._earlier: Ledger | None = None  # of the latest iterator that a loop began with
+        # of the latest iterator that a loop began with
+        self._earlier: Ledger | None = None
         self._warned = False
         self._ended = threading.Event()  # set at the end of a run
         # An iterator that reads ahead already, and the mesh of each phase; or none.
         self._warm: deque[tuple[list[Mesh | None], DataIterator]] = deque()
 
-    def iterate(self, targets: Sequence[Target], start: Any = 0, loop: str = "") -> DataIterator:
+    def iterate(
+        self, targets: Sequence[Target], start: Any = 0, loop: str = ""
+    ) -> DataIterator:
         """The iterator that `warmup` has begun at a step or a saved state, or a new one. None: step 0.
 
         Args:
@@ -54,7 +59,9 @@ class Iterations:
         """
         batches = self._take_warm(targets, start)
         if batches is None:
-            batches = DataIterator(targets, self._phases, self._ended, 0 if start is None else start)
+            batches = DataIterator(
+                targets, self._phases, self._ended, 0 if start is None else start
+            )
         if loop:
             self._watch(loop, batches)
         self.ledger = batches.ledger
@@ -64,22 +71,30 @@ class Iterations:
         """Yields one sized iterator per epoch."""
         from loadax.loader.epoch import epochs
 
-        batches = self.iterate(targets, start, "loader.epochs()" if start is None else "")
+        batches = self.iterate(
+            targets, start, "loader.epochs()" if start is None else ""
+        )
         yield from epochs(batches, self._phases)
 
     def warmup(self, targets: Sequence[Target], start: Any) -> None:
         """Begins the iterator that the next call of `iterate` continues with, if it is for the same batches."""
         self._drop_warm()
-        batches = DataIterator(targets, self._phases, self._ended, 0 if start is None else start)
+        batches = DataIterator(
+            targets, self._phases, self._ended, 0 if start is None else start
+        )
         self._warm.append(([target.mesh for target in targets], batches))
 
-    def _take_warm(self, targets: Sequence[Target], start: Any) -> DataIterator | None:
+    def _take_warm(
+        self, targets: Sequence[Target], start: Any
+    ) -> DataIterator | None:
         """The iterator that `warmup` has begun, when it is for these meshes and this step; else it is closed."""
-        if not self._warm or targets[0].mesh is None:  # placed batches alone are read ahead
+        # placed batches alone are read ahead
+        if not self._warm or targets[0].mesh is None:
             return None
         step = self._phases.start_of(0 if start is None else start)
         try:
-            meshes, batches = self._warm.pop()  # atomic: of several threads, one gets it
+            # atomic: of several threads, one gets it
+            meshes, batches = self._warm.pop()
         except IndexError:
             return None
         if batches.step == step and meshes == [target.mesh for target in targets]:
@@ -112,13 +127,16 @@ class Iterations:
         if self._warned:
             return
         self._warned = True
-        streams = any(pipeline.whole.dataset.is_stream for pipeline in self._pipelines)
+        streams = any(
+            pipeline.whole.dataset.is_stream for pipeline in self._pipelines
+        )
         warn_user(
-            f"{call} starts at step 0 again, so it repeats the batches of the first pass in the same order; "
-            "to go on, keep one iterator (`batches = iter(loader)` before the loop), or use "
-            f"loader.iterate(start=state) with a state of get_state(); {'' if streams else _EPOCHS}"
-            "To repeat the same batches on purpose, as for evaluation, or to look at one before training, use "
-            "loader.iterate(), which does not warn"
+            f"{call} starts at step 0 again, so it repeats the batches of the first "
+            "pass in the same order; to go on, keep one iterator (`batches = "
+            "iter(loader)` before the loop), or use loader.iterate(start=state) with "
+            f"a state of get_state(); {'' if streams else _EPOCHS}To repeat the same "
+            "batches on purpose, as for evaluation, or to look at one before "
+            "training, use loader.iterate(), which does not warn"
         )
 
     @property
@@ -128,7 +146,11 @@ class Iterations:
 
     def _differs(self, pipeline: BatchPipeline) -> bool:
         dataset = pipeline.whole.dataset
-        if dataset.order.varies or dataset.reader.traits.random or pipeline.options.key_seed is not None:
+        if (
+            dataset.order.varies
+            or dataset.reader.traits.random
+            or pipeline.options.key_seed is not None
+        ):
             return True
         # Whether the rows of a stream are shuffled is not known. A whole pass over one is repeated for evaluation.
         return dataset.is_stream and not self._ended.is_set()

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from loadax.loader.host_rows import HostRows
     from loadax.loader.reports.bottleneck import Report
 
-_EARLY = 64  # last steps of a phase, the same on all hosts, during which the next one is read ahead
+# last steps of a phase, the same on all hosts, during which the next one is read ahead
+_EARLY = 64
 
 
 @final
@@ -52,15 +53,25 @@ class DataIterator:
         ledger: Counters of this iterator, for monitoring from outside.
     """
 
-    def __init__(self, targets: Sequence[Target], phases: Phases, used_up: threading.Event, start: Any):
-        self._targets, self._phases, self._used_up = targets, phases, used_up
-        self._step, self._streams = phases.start_of(start), targets[0].pipeline.lanes(start)
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        phases: Phases,
+        used_up: threading.Event,
+        start: Any,
+    ):
+        self._targets = targets
+        self._phases = phases
+        self._used_up = used_up
+        self._step = phases.start_of(start)
+        self._streams = targets[0].pipeline.lanes(start)
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
         # Warns before step 0 that these steps were there already; not where `set_state` goes on from another step.
         self.warn_at_first_step: Callable[[], None] | None = None
-        self._following: Stretch | None = None  # of the next phase, once it is read ahead
+        # of the next phase, once it is read ahead
+        self._following: Stretch | None = None
         # Of several threads that share this iterator, one switches to the next stretch. Reentrant: a Ctrl-C may leave
         # it held.
         self._lock = threading.RLock()
@@ -76,17 +87,25 @@ class DataIterator:
         return RunGuard(self, self._targets[phase], local, self._streams, self.ledger)
 
     def _made(
-        self, step: int, guard: RunGuard, before: Stretch | None = None, earlier: RunMonitor | None = None
+        self,
+        step: int,
+        guard: RunGuard,
+        before: Stretch | None = None,
+        earlier: RunMonitor | None = None,
     ) -> Stretch:
         """What reads from a step on; see `_open`."""
         phase, local = self._phases.locate(step)
-        first, target = self._phases.first_steps[phase], self._targets[phase]
-        if before is not None and before.first != first:  # this phase has its own workers
+        first = self._phases.first_steps[phase]
+        target = self._targets[phase]
+        # this phase has its own workers
+        if before is not None and before.first != first:
             before.leave()
             before.executor.close()
             before = None
         try:
-            return Stretch(self, target, first, local, self._streams, guard, before, earlier)
+            return Stretch(
+                self, target, first, local, self._streams, guard, before, earlier
+            )
         except Exception as error:
             self._name_phase(error, step)
             raise
@@ -96,26 +115,39 @@ class DataIterator:
         if self._phases.last:
             phase = self._phases.locate(step)[0]
             first = self._phases.first_steps[phase]
-            error.add_note(f"in loaders[{phase}] of the chain, which begins at its step {first}")
+            error.add_note(
+                f"in loaders[{phase}] of the chain, which begins at its step {first}"
+            )
 
-    def _begin(self, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
+    def _begin(
+        self, before: Stretch | None, earlier: RunMonitor | None = None
+    ) -> None:
         """Begins a run at the current step, with the other hosts.
 
         Args:
             before: Stretch that this replaces.
             earlier: As in `_open`.
         """
-        guard = self._guard(self._step) if before is None else self._replaced_guard(before)
+        if before is None:
+            guard = self._guard(self._step)
+        else:
+            guard = self._replaced_guard(before)
         self._open(guard, before, earlier)
         if guard.hosts is not None:
             guard.watch.start()  # the others may be waiting for this one
 
     def _replaced_guard(self, stretch: Stretch) -> RunGuard:
-        closing, stretch.guard = stretch.guard, self._guard(self._step)
+        closing = stretch.guard
+        stretch.guard = self._guard(self._step)
         closing.close()
         return stretch.guard
 
-    def _open(self, guard: RunGuard, before: Stretch | None, earlier: RunMonitor | None = None) -> None:
+    def _open(
+        self,
+        guard: RunGuard,
+        before: Stretch | None,
+        earlier: RunMonitor | None = None,
+    ) -> None:
         """Starts reading at the current step.
 
         Args:
@@ -129,7 +161,8 @@ class DataIterator:
         if self._streams is not None:
             self._streams.consumed = self._step
         self._stretch = stretch = self._made(self._step, guard, before, earlier)
-        self.ledger.monitor, self.ledger.first = stretch.monitor, stretch.first
+        self.ledger.monitor = stretch.monitor
+        self.ledger.first = stretch.first
         stretch.start()
         self._interrupted = False
 
@@ -138,7 +171,8 @@ class DataIterator:
         first = self._phases.next_first(self._step)
         if first is None or first - self._step > _EARLY or not stretch.open:
             return
-        following, used = self._following, stretch.scheduler.bytes_of(first - self._step)
+        following = self._following
+        used = stretch.scheduler.bytes_of(first - self._step)
         if following is not None and following.first == first:
             following.leave_memory(used)
             return
@@ -151,16 +185,22 @@ class DataIterator:
 
     def _follow(self, before: Stretch, following: Stretch) -> None:
         """Goes on with the next phase, which is read ahead."""
-        self._interrupted, before.replaced_at = True, self._step
+        self._interrupted = True
+        before.replaced_at = self._step
         before.close()
         following.monitor.follow(before.monitor)
         following.leave_memory(0)
-        self._stretch, self._following = following, None
-        self.ledger.monitor, self.ledger.first, self._interrupted = following.monitor, following.first, False
+        self._stretch = following
+        self._following = None
+        self.ledger.monitor = following.monitor
+        self.ledger.first = following.first
+        self._interrupted = False
 
     def _drop_next_phase(self) -> None:
-        following, self._following = self._following, None
-        if following is not None and following.first != self._stretch.first:  # a Ctrl-C may have left it here
+        following = self._following
+        self._following = None
+        # a Ctrl-C may have left it here
+        if following is not None and following.first != self._stretch.first:
             following.close()
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
@@ -168,8 +208,9 @@ class DataIterator:
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "an iterator of batches can't be pickled or copied, since its threads and devices belong to this process; "
-            "save its get_state(), and continue with loader.iterate(start=state)"
+            "an iterator of batches can't be pickled or copied, since its threads "
+            "and devices belong to this process; save its get_state(), and continue "
+            "with loader.iterate(start=state)"
         )
 
     def __iter__(self) -> "DataIterator":
@@ -204,18 +245,28 @@ class DataIterator:
                     replaced_at = self._step if interrupted else stretch.replaced_at
                     if replaced_at is not None and step >= replaced_at:
                         continue
-                    if stretch.streams is not None and not stretch.goes_on(step, stretch.scheduler.check):
-                        stretch.ended = stretch.ended or stretch.streams is self._streams
+                    if stretch.streams is not None and not stretch.goes_on(
+                        step, stretch.scheduler.check
+                    ):
+                        stretch.ended = (
+                            stretch.ended or stretch.streams is self._streams
+                        )
                         continue
                     if stretch is self._stretch:
                         self._count(step, host, stretch)
             except OverError:
-                continue  # another thread has the last batch, or is about to open the next stretch
+                # another thread has the last batch, or is about to open the next stretch
+                continue
             except Exception as error:
                 with self._lock:
-                    ended = self._is_over() or self._interrupted or stretch is not self._stretch
+                    ended = (
+                        self._is_over()
+                        or self._interrupted
+                        or stretch is not self._stretch
+                    )
                     if isinstance(error, ClosedError) and ended:
-                        continue  # another thread reached the end first, or is about to open the next stretch
+                        # another thread reached the end first, or is about to open the next stretch
+                        continue
                 self._error = error
                 self._name_phase(error, self._step)
                 self._stretch.guard.tell_hosts(self._step, error)
@@ -227,7 +278,8 @@ class DataIterator:
             return batch
 
     def _warn_at_first_step(self) -> None:
-        warn, self.warn_at_first_step = self.warn_at_first_step, None
+        warn = self.warn_at_first_step
+        self.warn_at_first_step = None
         if warn is not None and self._step == 0:
             warn()
 
@@ -237,7 +289,11 @@ class DataIterator:
             before = self._stretch
             if self._interrupted:
                 # A Ctrl-C may have left the scheduler in any state: restart from this step.
-                self._host, before.ended, self._streams = None, False, self._same_streams()
+                self._host, before.ended, self._streams = (
+                    None,
+                    False,
+                    self._same_streams(),
+                )
                 self._open_next(before, None)
             elif self._step == before.end and before.open:
                 self._open_next(before, before.monitor)
@@ -246,7 +302,8 @@ class DataIterator:
             return self._stretch
 
     def _open_next(self, before: Stretch, earlier: RunMonitor | None) -> None:
-        following, first = self._following, self._phases.first_steps[self.phase]
+        following = self._following
+        first = self._phases.first_steps[self.phase]
         if before.first == first:
             self._open(before.guard, before, earlier)
         elif following is not None and following.first == self._step:
@@ -265,7 +322,8 @@ class DataIterator:
         """Notes that a batch is handed out, unless another thread has taken a later one."""
         if step < self._step:
             return
-        self._step, self._host = step + 1, (step, host, stretch.shard)
+        self._step = step + 1
+        self._host = (step, host, stretch.shard)
         if self._streams is not None:
             self._streams.consumed = step
 
@@ -283,8 +341,9 @@ class DataIterator:
         """
         if self._target.mesh is None:
             raise MeshError(
-                "batches of host_batches() are not placed, so they have no mesh; use loader.iterate(), or make a new "
-                "iterator in another mesh: loader.host_batches(start=it.get_state())"
+                "batches of host_batches() are not placed, so they have no mesh; use "
+                "loader.iterate(), or make a new iterator in another mesh: "
+                "loader.host_batches(start=it.get_state())"
             )
         return self._target.mesh
 
@@ -300,9 +359,16 @@ class DataIterator:
         from loadax.loader.host_rows import HostRows, host_leaves_of
 
         if self._host is None:
-            raise ArgumentError("no batch was handed out yet; call next() first, or use loader.host(step)")
+            raise ArgumentError(
+                "no batch was handed out yet; call next() first, or use "
+                "loader.host(step)"
+            )
         step, leaves, shard = self._host
-        return HostRows(step, shard(self._phases.locate(step)[1]).positions, host_leaves_of(leaves))
+        return HostRows(
+            step,
+            shard(self._phases.locate(step)[1]).positions,
+            host_leaves_of(leaves),
+        )
 
     @property
     def epoch(self) -> int:
@@ -321,7 +387,9 @@ class DataIterator:
         """
         with self._lock:  # lanes drop the states before the latest step
             state = self._phases.state(self._step)
-            return state if self._streams is None else state | self._streams.state(self._step)
+            if self._streams is None:
+                return state
+            return state | self._streams.state(self._step)
 
     def set_state(self, state: Any) -> None:
         """Continues from `state`, saved on any mesh and with any number of hosts and workers.
@@ -334,18 +402,25 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step, streams = self._phases.start_of(state), self._target.pipeline.lanes(state)
+        step = self._phases.start_of(state)
+        streams = self._target.pipeline.lanes(state)
         with self._lock:
             self._drop_next_phase()
-            self._interrupted = True  # prefetched batches are not those of the new step
+            # prefetched batches are not those of the new step
+            self._interrupted = True
             # Both at once, whenever a Ctrl-C comes: the streams before may have no states of this step any more.
-            self._step, self._streams = step, streams
-            self._error, self._host, self._stretch.ended = None, None, False
+            self._step = step
+            self._streams = streams
+            self._error = None
+            self._host = None
+            self._stretch.ended = False
             self._begin(self._stretch)
 
     def _same_streams(self) -> Lanes | None:
         """The streams, to be read again from the current step on."""
-        return None if self._streams is None else self._target.pipeline.lanes(self.get_state())
+        if self._streams is None:
+            return None
+        return self._target.pipeline.lanes(self.get_state())
 
     def _is_over(self) -> bool:
         return self._stretch.ended or self._step == self.num_steps
@@ -398,9 +473,12 @@ class DataIterator:
             targets = [target.on_mesh(mesh, partition) for target in self._targets]
             self._check_shards(targets, partition is not None)
             self._drop_next_phase()
-            stretch, self._interrupted = self._stretch, True
+            stretch = self._stretch
+            self._interrupted = True
             stretch.scheduler.close()
-            before, self._targets, self._error = self._targets, targets, None
+            before = self._targets
+            self._targets = targets
+            self._error = None
             try:
                 self._streams = self._same_streams()
                 self._begin(stretch, stretch.monitor)
@@ -414,13 +492,24 @@ class DataIterator:
         phase, step = self._phases.locate(self._step)
         try:
             for target in targets[phase:]:
-                last, step = target.shape_step(step), 0
-                for first in [last, *(first for first in target.pipeline.plan.first_steps if first > last)]:
+                last = target.shape_step(step)
+                step = 0
+                for first in [
+                    last,
+                    *(
+                        first
+                        for first in target.pipeline.plan.first_steps
+                        if first > last
+                    ),
+                ]:
                     _ = target.shard(first).shardings
         except (MeshError, PartitionError) as error:
             if chosen:
                 raise
-            message = f"{error}; or move to another mesh, or with another partition: it.move_to(mesh, partition=…)"
+            message = (
+                f"{error}; or move to another mesh, or with another partition: "
+                "it.move_to(mesh, partition=…)"
+            )
             raise type(error)(message) from error
 
     def save(self, directory: "FutureFolder") -> Coroutine[Any, Any, Awaitable[None]]:
@@ -432,7 +521,12 @@ class DataIterator:
         Raises:
             ArgumentError: If the folder is not Orbax's. At the call: what fails in what this returns, nobody may await.
         """
-        from loadax.loader.checkpoint import FutureFolder, check_folder, returned, write_state
+        from loadax.loader.checkpoint import (
+            FutureFolder,
+            check_folder,
+            returned,
+            write_state,
+        )
 
         check_folder("save", directory, FutureFolder)
         return returned(write_state(self.get_state(), directory))
@@ -444,7 +538,12 @@ class DataIterator:
             ArgumentError: If the folder is not Orbax's.
             StateError: If there is no state, or it belongs to other data; then nothing has changed.
         """
-        from loadax.loader.checkpoint import check_folder, loaded, read_state, returned
+        from loadax.loader.checkpoint import (
+            check_folder,
+            loaded,
+            read_state,
+            returned,
+        )
 
         check_folder("load", directory, os.PathLike)
         # At once: what fails in the awaitable that this returns, Orbax reports as a handler that does not fit.
@@ -464,13 +563,22 @@ class DataIterator:
         """
         from loadax.loader.reports.bottleneck import loader_info, report
 
-        whole, options = self._target.pipeline.whole, self._target.pipeline.options
-        info = loader_info(whole.dataset.reader, whole.batch, self._target.mesh, bool(options.keep_on_device))
+        whole = self._target.pipeline.whole
+        options = self._target.pipeline.options
+        info = loader_info(
+            whole.dataset.reader,
+            whole.batch,
+            self._target.mesh,
+            bool(options.keep_on_device),
+        )
         told = report(self.stats(), info)
         if not flag("hosts", hosts):
             return told
         others = self._stretch.guard.hosts
-        return replace(told, hosts="this run has one host" if others is None else others.slowest())
+        return replace(
+            told,
+            hosts="this run has one host" if others is None else others.slowest(),
+        )
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a timeline of all threads and workers, with the last 20,000 events, as a Chrome trace.
@@ -507,20 +615,29 @@ class DataIterator:
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         # A StopIteration is how a loop over several iterators ends.
-        if isinstance(error, Exception) and error is not self._error and not isinstance(error, StopIteration):
+        if (
+            isinstance(error, Exception)
+            and error is not self._error
+            and not isinstance(error, StopIteration)
+        ):
             self._stretch.guard.tell_hosts(self._step, error)
         self.close()
 
     def __repr__(self) -> str:
-        return f"DataIterator(step={self.step}, epoch={self.epoch}, {'open' if self._stretch.open else 'closed'})"
+        return (
+            f"DataIterator(step={self.step}, epoch={self.epoch}, "
+            f"{'open' if self._stretch.open else 'closed'})"
+        )
 
     def _check_process(self) -> None:
-        process, here = self._stretch.process, os.getpid()
+        process = self._stretch.process
+        here = os.getpid()
         if here != process:
             raise ClosedError(
-                f"this iterator belongs to process {process}, and this process, {here}, is its os.fork(): "
-                "a fork does not have the reader threads, and JAX does not work in it; "
-                "start processes with multiprocessing.get_context('spawn'), and make the loader in them"
+                f"this iterator belongs to process {process}, and this process, "
+                f"{here}, is its os.fork(): a fork does not have the reader threads, "
+                "and JAX does not work in it; start processes with "
+                "multiprocessing.get_context('spawn'), and make the loader in them"
             )
 
     def _check_mesh(self) -> None:
@@ -529,7 +646,9 @@ class DataIterator:
         mesh = current_mesh()
         if mesh is not None and mesh is not self.mesh and mesh != self.mesh:
             raise MeshError(
-                f"this iterator's batches are for {self.mesh}, but the current mesh of this thread is {mesh}; "
-                "continue there with it.move_to(mesh), make a new iterator in that mesh "
-                "(loader.iterate(start=it.get_state())), or pass mesh= to the Dataloader"
+                f"this iterator's batches are for {self.mesh}, but the current mesh "
+                f"of this thread is {mesh}; continue there with it.move_to(mesh), "
+                "make a new iterator in that mesh "
+                "(loader.iterate(start=it.get_state())), or pass mesh= to the "
+                "Dataloader"
             )

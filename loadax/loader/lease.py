@@ -57,7 +57,11 @@ class _Progress(NamedTuple):
     def finished(self, positions: Integers, size: int) -> Array:
         """bool[n]: which of these positions it has finished, in epochs of `size` rows."""
         responsible = _inside(positions % size % self.batch_size, self.held)
-        return responsible & (positions < self.end) & ~_inside(positions, self.unfinished)
+        return (
+            responsible
+            & (positions < self.end)
+            & ~_inside(positions, self.unfinished)
+        )
 
 
 def _inside(values: Integers, ranges: Iterable[Interval]) -> Array:
@@ -81,7 +85,9 @@ class LeasedRun(NamedTuple):
     order: OrderHash
 
 
-def leased_run(pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]) -> LeasedRun:
+def leased_run(
+    pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]
+) -> LeasedRun:
     """What a lease hands out of a loader.
 
     Args:
@@ -94,22 +100,33 @@ def leased_run(pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Int
     """
     whole = pipeline.plan
     if not isinstance(whole.batch_size, int):
-        raise ArgumentError("lease() hands out rows in equal groups; pass one batch_size, not a schedule")
-    alone = pipeline.options.shard is None and this_process().count == 1  # nothing is placed
-    positions = np.arange(whole.batch_size) if alone else held()
+        raise ArgumentError(
+            "lease() hands out rows in equal groups; pass one batch_size, not a "
+            "schedule"
+        )
+    # nothing is placed
+    alone = pipeline.options.shard is None and this_process().count == 1
+    if alone:
+        positions = np.arange(whole.batch_size)
+    else:
+        positions = held()
 
     def target(plan: BatchPlan) -> Target:
         leased = replace(pipeline.on_host(), plan=plan)
         shard = leased.host_shard(positions, 0, leased.form(0).host_batch)
-        return Target(leased, lambda _: shard, None, True, lambda *_: None)  # processes don't wait for each other
+        # processes don't wait for each other
+        return Target(leased, lambda _: shard, None, True, lambda *_: None)
 
     # Balanced places would depend on the batch size, and nothing is cut by devices.
     plan = replace(whole.of(0), remainder="pad", costs=None, skips=Skips())
 
-    def numbered(whole_step: int) -> int:  # epochs that end in a partial batch have one step more
+    # epochs that end in a partial batch have one step more
+    def numbered(whole_step: int) -> int:
         return plan.step_at(*whole.position_of_whole_step(whole_step))[0]
 
-    skipped = [(numbered(low), numbered(high - 1) + 1) for low, high in whole.skips.ranges]
+    skipped = [
+        (numbered(low), numbered(high - 1) + 1) for low, high in whole.skips.ranges
+    ]
     return LeasedRun(target, plan.skipping(plan.skips.and_also(skipped)), order)
 
 
@@ -124,14 +141,21 @@ class _Phase:
     """
 
     def __init__(self, run: LeasedRun, progress: list[_Progress], first: int):
-        self.plan, self.order, self.size, self.first = run.plan, run.order, run.plan.order.size, first
+        self.plan, self.order, self.size, self.first = (
+            run.plan,
+            run.order,
+            run.plan.order.size,
+            first,
+        )
         self._batch_size = run.plan.schedule[0][1]
         self._held = merge(run.target(run.plan).shard(0).rows or ())
         # Position before which all rows of this process were handed out, by this lease or earlier ones.
         self.end = max(process.end for process in progress)
         # Rows before it that no process has finished.
         self.unserved = self._unserved(progress)
-        self.reading = replace(run.plan, skips=run.plan.skips.and_also(self._finished_steps()))
+        self.reading = replace(
+            run.plan, skips=run.plan.skips.and_also(self._finished_steps())
+        )
         self.target = run.target(self.reading)
 
     def stop_of(self, step: int) -> int:
@@ -140,8 +164,12 @@ class _Phase:
 
     def positions_of(self, step: int) -> Integers:
         """Positions of this process's rows in a step of `reading`; -1 for padding."""
-        epoch, position = self.plan.position_of_whole_step(self.reading.skips.whole_step(step))
-        held = np.concatenate([np.arange(0), *(np.arange(start, stop) for start, stop in self._held)])
+        epoch, position = self.plan.position_of_whole_step(
+            self.reading.skips.whole_step(step)
+        )
+        held = np.concatenate(
+            [np.arange(0), *(np.arange(start, stop) for start, stop in self._held)]
+        )
         in_epoch = position + held
         return np.where(in_epoch < self.size, epoch * self.size + in_epoch, -1)
 
@@ -166,8 +194,18 @@ class _Phase:
     def _unserved(self, progress: list[_Progress]) -> list[int]:
         """This process's rows before `end` that no process has finished."""
         first = min(process.end for process in progress)
-        ranges = merge([(first, self.end), *(each for process in progress for each in process.unfinished)])
-        positions = np.concatenate([np.arange(0), *(np.arange(start, min(stop, self.end)) for start, stop in ranges)])
+        ranges = merge(
+            [
+                (first, self.end),
+                *(each for process in progress for each in process.unfinished),
+            ]
+        )
+        positions = np.concatenate(
+            [
+                np.arange(0),
+                *(np.arange(start, min(stop, self.end)) for start, stop in ranges),
+            ]
+        )
         waiting = _inside(positions % self.size % self._batch_size, self._held)
         for process in progress:
             waiting &= ~process.finished(positions, self.size)
@@ -178,7 +216,9 @@ class _Phase:
         epochs, in_epoch = np.divmod([*self.unserved, self.end], self.size)
         steps = epochs * self.plan.steps_per_epoch + in_epoch // self._batch_size
         if self.plan.num_steps is not None:
-            steps = np.minimum(steps, self.plan.skips.whole_step(self.plan.num_steps - 1))
+            steps = np.minimum(
+                steps, self.plan.skips.whole_step(self.plan.num_steps - 1)
+            )
         steps = np.unique(steps)
         return list(zip([0, *(steps[:-1] + 1).tolist()], steps.tolist(), strict=True))
 
@@ -204,24 +244,36 @@ class Lease:
     def __init__(self, runs: Sequence[LeasedRun], phases: Phases, start: Any):
         firsts = accumulate((_last(run.plan) for run in runs[:-1]), initial=0)
         progress = _progress(runs, phases, start)
-        self._phases = [_Phase(*given) for given in zip(runs, progress, firsts, strict=True)]
+        self._phases = [
+            _Phase(*given) for given in zip(runs, progress, firsts, strict=True)
+        ]
         # Positions in the run that are unfinished, in order, and whether this lease has handed them out.
         self._unfinished: dict[int, bool] = {
-            phase.first + position: False for phase in self._phases for position in phase.unserved
+            phase.first + position: False
+            for phase in self._phases
+            for position in phase.unserved
         }
-        self.acknowledged, self.dropped = 0, 0
+        self.acknowledged = 0
+        self.dropped = 0
         self._steps = Phases([(phase.reading, phase.order) for phase in self._phases])
-        self._batches = DataIterator([phase.target for phase in self._phases], self._steps, threading.Event(), 0)
+        self._batches = DataIterator(
+            [phase.target for phase in self._phases],
+            self._steps,
+            threading.Event(),
+            0,
+        )
         self._next_step = 0
-        self._serving, self._counting = threading.RLock(), threading.RLock()  # reentrant: of a Ctrl-C's handler too
+        # reentrant: of a Ctrl-C's handler too
+        self._serving = threading.RLock()
+        self._counting = threading.RLock()
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "a lease can't be pickled or copied, since its threads belong to this process; save its get_state(), and "
-            "continue with loader.lease(state)"
+            "a lease can't be pickled or copied, since its threads belong to this "
+            "process; save its get_state(), and continue with loader.lease(state)"
         )
 
     def __enter__(self) -> "Lease":
@@ -242,26 +294,40 @@ class Lease:
         """
         with self._serving:
             while True:
-                if self._batches.step != self._next_step:  # a Ctrl-C came before the rows were noted
+                # a Ctrl-C came before the rows were noted
+                if self._batches.step != self._next_step:
                     self._batches.set_state(self._next_step)
                 try:
                     batch = next(self._batches)
                 except ClosedError:
-                    raise ClosedError("this lease is closed; go on with loader.lease(lease.get_state())") from None
+                    raise ClosedError(
+                        "this lease is closed; go on with "
+                        "loader.lease(lease.get_state())"
+                    ) from None
                 number, step = self._steps.locate(self._next_step)
                 phase = self._phases[number]
                 in_phase = phase.positions_of(step)
                 positions = np.where(in_phase < 0, -1, phase.first + in_phase)
                 with self._counting:
-                    waiting = (self._unfinished.get(position) for position in positions.tolist())
-                    served = (in_phase >= phase.end) | np.array([handed_out is False for handed_out in waiting], bool)
-                    self._unfinished |= dict.fromkeys(positions[served].tolist(), True)
+                    waiting = (
+                        self._unfinished.get(position)
+                        for position in positions.tolist()
+                    )
+                    served = (in_phase >= phase.end) | np.array(
+                        [handed_out is False for handed_out in waiting], bool
+                    )
+                    self._unfinished |= dict.fromkeys(
+                        positions[served].tolist(), True
+                    )
                     for earlier in self._phases[:number]:
                         earlier.end = _last(earlier.plan)
                     phase.end = max(phase.end, phase.stop_of(step))
                     self._next_step += 1
                 if served.any():
-                    rows = batch if served.all() else map_leaves(itemgetter(served), batch)
+                    if served.all():
+                        rows = batch
+                    else:
+                        rows = map_leaves(itemgetter(served), batch)
                     return Leased(positions[served], rows)
 
     def ack(self, positions: Any) -> None:
@@ -303,31 +369,51 @@ class Lease:
         which rows were handed out; of its first one, it is the state of that loader alone.
         """
         with self._counting:
-            ends, unfinished = [phase.end for phase in self._phases], np.sort([*self._unfinished]).astype(np.int64)
-        begun = max(number for number, end in enumerate(ends) if end or not number) + 1
+            ends = [phase.end for phase in self._phases]
+            unfinished = np.sort([*self._unfinished]).astype(np.int64)
+        begun = (
+            max(number for number, end in enumerate(ends) if end or not number) + 1
+        )
         states = []
         for phase, end in zip(self._phases[:begun], ends, strict=False):
             low, high = np.searchsorted(unfinished, [phase.first, phase.first + end])
-            states.append(phase.state(end, (unfinished[low:high] - phase.first).tolist()))
-        return states[0] if begun == 1 else {"version": VERSION, PHASES: states}
+            states.append(
+                phase.state(end, (unfinished[low:high] - phase.first).tolist())
+            )
+        if begun == 1:
+            return states[0]
+        return {"version": VERSION, PHASES: states}
 
     def close(self) -> None:
         """Stops reading ahead. Rows that were handed out can still be acknowledged. Idempotent."""
         self._batches.close()
 
     def __repr__(self) -> str:
-        return f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} dropped, {self.in_flight:,} in flight)"
+        return (
+            f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} "
+            f"dropped, {self.in_flight:,} in flight)"
+        )
 
     def _finish(self, positions: Any) -> int:
-        given = [positions.positions] if isinstance(positions, Leased) else positions
-        listed = [np.ravel(each) for each in (given if isinstance(given, list | tuple) else [given])]
+        if isinstance(positions, Leased):
+            given = [positions.positions]
+        else:
+            given = positions
+        listed = [
+            np.ravel(each)
+            for each in (given if isinstance(given, list | tuple) else [given])
+        ]
         finished = np.concatenate(listed or [np.arange(0)])
-        known = finished.dtype.kind in "iu" and len({*finished.tolist()}) == len(finished)
+        known = finished.dtype.kind in "iu" and len({*finished.tolist()}) == len(
+            finished
+        )
         for position in finished.tolist():
             if not known or not self._unfinished.get(position):
                 raise ArgumentError(
-                    f"positions={shown(positions)}: {shown(position)} was not handed out by this lease, or is finished "
-                    "already; pass leased.positions of what next(lease) returned, not its rows, and each once"
+                    f"positions={shown(positions)}: {shown(position)} was not handed "
+                    "out by this lease, or is finished already; pass "
+                    "leased.positions of what next(lease) returned, not its rows, "
+                    "and each once"
                 )
         for position in finished.tolist():
             del self._unfinished[position]
@@ -336,7 +422,9 @@ class Lease:
 
 def _last(plan: BatchPlan) -> int:
     """Number of rows of a run; of an infinite one, the largest that is counted."""
-    return LARGEST if plan.num_epochs is None else plan.num_epochs * plan.order.size
+    if plan.num_epochs is None:
+        return LARGEST
+    return plan.num_epochs * plan.order.size
 
 
 def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
@@ -346,12 +434,16 @@ def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
         ValueError: If they are not that.
     """
     ranges = tuple((start, stop) for start, stop in saved)
-    if ranges != merge(ranges) or any(not 0 <= start < stop <= end for start, stop in ranges):
+    if ranges != merge(ranges) or any(
+        not 0 <= start < stop <= end for start, stop in ranges
+    ):
         raise ValueError
     return ranges
 
 
-def _progress(runs: Sequence[LeasedRun], phases: Phases, start: Any) -> list[list[_Progress]]:
+def _progress(
+    runs: Sequence[LeasedRun], phases: Phases, start: Any
+) -> list[list[_Progress]]:
     """What the processes that saved these states have finished of each loader, together.
 
     Raises:
@@ -359,22 +451,34 @@ def _progress(runs: Sequence[LeasedRun], phases: Phases, start: Any) -> list[lis
     """
     if not isinstance(start, Mapping | list | tuple):  # a step of an iterator
         start = phases.state(phases.start_of(0 if start is None else start))
-    saved = start if isinstance(start, list | tuple) else [start]
+    if isinstance(start, list | tuple):
+        saved = start
+    else:
+        saved = [start]
     if not saved:
-        raise StateError(f"start={start!r}: pass the states of all processes of a lease, or 0 to begin")
+        raise StateError(
+            f"start={start!r}: pass the states of all processes of a lease, or 0 to "
+            "begin"
+        )
     told = [_progress_of_process(runs, phases, state) for state in saved]
     found: list[list[_Progress]] = []
     for number, run in enumerate(runs):
         begun = [process[number] for process in told if number < len(process)]
-        if len(begun) < len(told):  # a process that has not begun this loader has finished none of its rows
-            size = begun[0].batch_size if begun else run.plan.schedule[0][1]
+        # a process that has not begun this loader has finished none of its rows
+        if len(begun) < len(told):
+            if begun:
+                size = begun[0].batch_size
+            else:
+                size = run.plan.schedule[0][1]
             begun.append(_Progress(size, ((0, size),), 0))
         _check_covered(begun)
         found.append(begun)
     return found
 
 
-def _progress_of_process(runs: Sequence[LeasedRun], phases: Phases, state: Any) -> list[_Progress]:
+def _progress_of_process(
+    runs: Sequence[LeasedRun], phases: Phases, state: Any
+) -> list[_Progress]:
     """What one process has finished of each loader that it has begun."""
     if len(runs) == 1 and not (isinstance(state, Mapping) and PHASES in state):
         return [_progress_of(runs[0], state)]
@@ -390,8 +494,9 @@ def _progress_of_process(runs: Sequence[LeasedRun], phases: Phases, state: Any) 
         if number + 1 < len(states):
             if LEASE in saved and process.end != _last(run.plan):
                 raise StateError(
-                    f"loaders[{number}] has ended after {process.end} rows in the saved run, and has "
-                    f"{_last(run.plan)} here; pass the num_epochs that it had then"
+                    f"loaders[{number}] has ended after {process.end} rows in the "
+                    f"saved run, and has {_last(run.plan)} here; pass the num_epochs "
+                    "that it had then"
                 )
             process = process._replace(end=_last(run.plan))
         found.append(process)
@@ -400,40 +505,56 @@ def _progress_of_process(runs: Sequence[LeasedRun], phases: Phases, state: Any) 
 
 def _check_covered(progress: list[_Progress]) -> None:
     """Raises if processes are not responsible for all rows of a batch, together."""
-    batch_size, held = progress[0].batch_size, merge(each for process in progress for each in process.held)
-    if held != ((0, batch_size),) or any(process.batch_size != batch_size for process in progress):
+    batch_size = progress[0].batch_size
+    held = merge(each for process in progress for each in process.held)
+    if held != ((0, batch_size),) or any(
+        process.batch_size != batch_size for process in progress
+    ):
         covered = ", ".join(f"{low} to {high - 1}" for low, high in held)
         raise StateError(
-            f"start covers the positions {covered} of each batch of {batch_size}; pass a list of the states of all "
-            "processes of that run"
+            f"start covers the positions {covered} of each batch of {batch_size}; "
+            "pass a list of the states of all processes of that run"
         )
 
 
 def _progress_of(run: LeasedRun, start: Any) -> _Progress:
-    plan, order = run.plan, run.order
-    state = dict(start) if isinstance(start, Mapping) else start
+    plan = run.plan
+    order = run.order
+    if isinstance(start, Mapping):
+        state = dict(start)
+    else:
+        state = start
     lease = plain(state.pop(LEASE, None)) if isinstance(state, dict) else None
     epoch, position = plan.position_of_step(step_of(plan, order, state))
-    size, batch_size = plan.order.size, plan.schedule[0][1]
+    size = plan.order.size
+    batch_size = plan.schedule[0][1]
     if lease is None:
         return _Progress(batch_size, ((0, batch_size),), epoch * size + position)
-    saved, last = int(plain(state["batch_size"])), _last(plan)
+    saved = int(plain(state["batch_size"]))
+    last = _last(plan)
     try:
-        end, digest = lease["end"], lease["order"]
-        held, unfinished = _ranges(lease["held"], saved), _ranges(lease["unfinished"], end)
+        end = lease["end"]
+        digest = lease["order"]
+        held = _ranges(lease["held"], saved)
+        unfinished = _ranges(lease["unfinished"], end)
         if type(end) is not int or not 0 <= end <= LARGEST:
             raise ValueError  # noqa: TRY301 - as for what can't be read at all
     except (KeyError, TypeError, ValueError):
-        raise StateError(f"the state's {LEASE!r} is {shown(lease)}; pass a state of lease.get_state()") from None
+        raise StateError(
+            f"the state's {LEASE!r} is {shown(lease)}; pass a state of "
+            "lease.get_state()"
+        ) from None
     if end > last:
         raise StateError(
-            f"the state's {LEASE!r} has handed out {end} rows, but the run has {last}; pass a larger num_epochs"
+            f"the state's {LEASE!r} has handed out {end} rows, but the run has "
+            f"{last}; pass a larger num_epochs"
         )
     # Rows of a step that are sorted by lane, and weights that change by step, depend on the batch size.
     lanes = bool(plan.order.lane_assignments(0, 0, 1))
     if (lanes and saved != batch_size) or order(*divmod(end, size)) != digest:
         raise StateError(
-            f"the state's 'batch_size' is {saved}, this loader's is {batch_size}, and rows have other positions with "
-            f"it; pass batch_size={saved}, and the dataset of that run"
+            f"the state's 'batch_size' is {saved}, this loader's is {batch_size}, "
+            f"and rows have other positions with it; pass batch_size={saved}, and "
+            "the dataset of that run"
         )
     return _Progress(saved, held, end, unfinished)

@@ -55,9 +55,13 @@ class MaskErrors:
 
     def __post_init__(self) -> None:
         integer("max_in_a_row", self.max_in_a_row, 1)
-        number = isinstance(self.max_share, int | float) and not isinstance(self.max_share, bool)
+        number = isinstance(self.max_share, int | float) and not isinstance(
+            self.max_share, bool
+        )
         if not number or not 0 <= self.max_share <= 1:
-            raise ArgumentError(f"max_share={shown(self.max_share)}: pass a number from 0 to 1")
+            raise ArgumentError(
+                f"max_share={shown(self.max_share)}: pass a number from 0 to 1"
+            )
         if self.record is not None:
             _local_path("record", self.record, "the path of a file")
 
@@ -74,18 +78,27 @@ def masking_of(on_error: Any) -> MaskErrors | None:
         ArgumentError: If it is none of the known values, or the record can't be written.
     """
     if not isinstance(on_error, MaskErrors):
-        chosen = choice("on_error", on_error, ("raise", "mask"), "'raise', 'mask', or loadax.MaskErrors(…)")
-        return MaskErrors() if chosen == "mask" else None
+        chosen = choice(
+            "on_error",
+            on_error,
+            ("raise", "mask"),
+            "'raise', 'mask', or loadax.MaskErrors(…)",
+        )
+        if chosen == "mask":
+            return MaskErrors()
+        return None
     if on_error.record is None:
         return on_error
     try:
         os.close(_open(on_error.record))
     except OSError as error:
         raise ArgumentError(
-            f"record={shown(os.fspath(on_error.record))} can't be written: {error.strerror}; "
-            "pass the path of a file in a folder that exists"
+            f"record={shown(os.fspath(on_error.record))} can't be written: "
+            f"{error.strerror}; pass the path of a file in a folder that exists"
         ) from error
-    return replace(on_error, record=Path(checked_path("record", on_error.record)).absolute())
+    return replace(
+        on_error, record=Path(checked_path("record", on_error.record)).absolute()
+    )
 
 
 def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
@@ -97,17 +110,31 @@ def quarantined_rows(quarantine: Any, num_rows: int) -> Integers:
     if quarantine is None:
         rows: Any = []
     elif isinstance(quarantine, str | os.PathLike):
-        given = _local_path("quarantine", quarantine, "the record of MaskErrors, or row ids")
-        rows = [row for path in _records(given) for row in _rows_of_record(path, num_rows)]
-    elif isinstance(quarantine, np.ndarray) and quarantine.ndim == 1 and quarantine.dtype.kind in "iu":
+        given = _local_path(
+            "quarantine", quarantine, "the record of MaskErrors, or row ids"
+        )
+        rows = [
+            row for path in _records(given) for row in _rows_of_record(path, num_rows)
+        ]
+    elif (
+        isinstance(quarantine, np.ndarray)
+        and quarantine.ndim == 1
+        and quarantine.dtype.kind in "iu"
+    ):
         rows = np.sort(quarantine)
         for outermost in (*rows[:1], *rows[-1:]):
             integer("a row of quarantine", outermost, 0, num_rows - 1)
     elif isinstance(quarantine, Iterable):
-        rows = [integer("a row of quarantine", row, 0, num_rows - 1) for row in quarantine]
+        rows = [
+            integer("a row of quarantine", row, 0, num_rows - 1) for row in quarantine
+        ]
     else:
-        raise ArgumentError(f"quarantine={shown(quarantine)}: pass the record of MaskErrors, or row ids")
-    ascending = np.sort(np.array(rows, np.int64))  # `np.unique` is many times slower for a million rows
+        raise ArgumentError(
+            f"quarantine={shown(quarantine)}: pass the record of MaskErrors, or row "
+            "ids"
+        )
+    # `np.unique` is many times slower for a million rows
+    ascending = np.sort(np.array(rows, np.int64))
     return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
@@ -128,15 +155,19 @@ def append_record(record: str | os.PathLike[str], entry: Mapping[str, Any]) -> N
                 line = line[file.write(line) :]
     except OSError as error:
         raise StorageError(
-            f"{_own_record(record)}, the record of masked rows, can't be written: {error.strerror}; make room on its "
-            "disk, and start again from the last saved state"
+            f"{_own_record(record)}, the record of masked rows, can't be written: "
+            f"{error.strerror}; make room on its disk, and start again from the last "
+            "saved state"
         ) from error
 
 
 def _own_record(record: str | os.PathLike[str]) -> Path:
     """File to which this process appends its masked rows."""
-    path, process = Path(checked_path("record", record)), this_process().index
-    return path.with_stem(f"{path.stem}-{process}") if process else path
+    path = Path(checked_path("record", record))
+    process = this_process().index
+    if process:
+        return path.with_stem(f"{path.stem}-{process}")
+    return path
 
 
 def _open(record: str | os.PathLike[str]) -> int:
@@ -147,42 +178,74 @@ def _local_path(name: str, value: Any, wanted: str) -> Path:
     text = checked_path(name, value, wanted)
     if _URL.match(text):  # of a pathlib.Path, one slash is left
         url = _URL.sub(r"\1://", text)
-        raise ArgumentError(f"{name}={shown(url)} is a URL: pass {wanted}, in a local folder")
+        raise ArgumentError(
+            f"{name}={shown(url)} is a URL: pass {wanted}, in a local folder"
+        )
     return Path(text)
 
 
 def _records(path: Path) -> list[Path]:
     """The files of all processes that recorded there."""
-    others = (other for other in path.parent.glob(f"*{path.suffix}") if other.stem.startswith(f"{path.stem}-"))
-    paths = [path, *(other for other in others if other.stem[len(path.stem) + 1 :].isdecimal())]
+    others = (
+        other
+        for other in path.parent.glob(f"*{path.suffix}")
+        if other.stem.startswith(f"{path.stem}-")
+    )
+    paths = [
+        path,
+        *(other for other in others if other.stem[len(path.stem) + 1 :].isdecimal()),
+    ]
     present = sorted(other for other in paths if other.is_file())
     if not present:
         raise ArgumentError(
-            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the record of MaskErrors(record=…)"
+            f"quarantine={shown(os.fspath(path))}: there is no such file; pass the "
+            "record of MaskErrors(record=…)"
         )
     return present
 
 
 def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
-    for number, written in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
-        line = written[max(0, written.rfind(_BEGINNING)) :]  # older versions went on in the line of one that was cut
+    for number, written in enumerate(
+        path.read_text("utf-8", errors="replace").splitlines(), 1
+    ):
+        # older versions went on in the line of one that was cut
+        line = written[max(0, written.rfind(_BEGINNING)) :]
         try:
             entry = json.loads(line)
-            row, rows = int(entry["id"]), int(entry["rows"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            row = int(entry["id"])
+            rows = int(entry["rows"])
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             begins = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
             if isinstance(error, json.JSONDecodeError) and begins:
-                log.warning("quarantine: line %d of %s is unfinished, so its row is read again", number, path)
+                log.warning(
+                    "quarantine: line %d of %s is unfinished, so its row is read "
+                    "again",
+                    number,
+                    path,
+                )
                 continue
             raise ArgumentError(
-                f"quarantine: line {number} of {path} is not a record of a masked row: {shown(line)}; "
-                "pass the record of MaskErrors, or the row ids as a list"
+                f"quarantine: line {number} of {path} is not a record of a masked "
+                f"row: {shown(line)}; pass the record of MaskErrors, or the row ids "
+                "as a list"
             ) from error
         if rows != num_rows or not 0 <= row < num_rows:
             raise ArgumentError(
-                f"quarantine: line {number} of {path} is about row {row} of a dataset with {rows} rows, "
-                f"and this one has {num_rows}; pass the record of runs of this dataset"
+                f"quarantine: line {number} of {path} is about row {row} of a "
+                f"dataset with {rows} rows, and this one has {num_rows}; pass the "
+                "record of runs of this dataset"
             )
         if line != written:
-            log.warning("quarantine: a record in line %d of %s is unfinished, so its row is read again", number, path)
+            log.warning(
+                "quarantine: a record in line %d of %s is unfinished, so its row is "
+                "read again",
+                number,
+                path,
+            )
         yield row

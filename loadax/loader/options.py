@@ -79,7 +79,9 @@ class LoaderOptions:
     @property
     def readers(self) -> int:
         """Number of copies of the reader, each with its own caches: one per worker process."""
-        return max(1, self.num_workers) if self.worker_type == "process" else 1
+        if self.worker_type == "process":
+            return max(1, self.num_workers)
+        return 1
 
     @property
     def masks(self) -> bool:
@@ -91,7 +93,9 @@ def without(visits: Visits, quarantine: Integers) -> Visits:
     """The visits with padding in place of quarantined rows (sorted int64[n]), at a cost that hardly grows with n."""
     if not len(quarantine):
         return visits
-    following = np.take(quarantine, np.searchsorted(quarantine, visits.rows), mode="clip")
+    following = np.take(
+        quarantine, np.searchsorted(quarantine, visits.rows), mode="clip"
+    )
     return visits._replace(rows=np.where(following == visits.rows, -1, visits.rows))
 
 
@@ -101,15 +105,25 @@ def for_user_objects(options: LoaderOptions, reader: Reader) -> LoaderOptions:
     Warns:
         UserWarning: If threads take turns to call an object, or only the caller's thread may.
     """
-    in_threads = options.num_workers if options.worker_type != "process" else 0
-    objects = list(user_objects(reader)) if in_threads else []
+    if options.worker_type != "process":
+        in_threads = options.num_workers
+    else:
+        in_threads = 0
+    if in_threads:
+        objects = list(user_objects(reader))
+    else:
+        objects = []
     bound = [item for item in objects if item.of_one_thread]
     for item in objects if in_threads > 1 else bound:
         item.warn()
-    return replace(options, num_workers=0, first_workers=0) if bound else options
+    if bound:
+        return replace(options, num_workers=0, first_workers=0)
+    return options
 
 
-def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> tuple[str, ...]:
+def host_leaf_names(
+    host_leaves: Any, example: Tree, options: LoaderOptions
+) -> tuple[str, ...]:
     """Validates `host_leaves` for examples of this spec.
 
     Raises:
@@ -118,36 +132,58 @@ def host_leaf_names(host_leaves: Any, example: Tree, options: LoaderOptions) -> 
     given = f"host_leaves={shown(host_leaves)}"
     if not isinstance(host_leaves, str | Sequence):
         raise ArgumentError(f"{given}: pass a name, or a list of names")
-    names = (host_leaves,) if isinstance(host_leaves, str) else tuple(dict.fromkeys(host_leaves))
+    if isinstance(host_leaves, str):
+        names = (host_leaves,)
+    else:
+        names = tuple(dict.fromkeys(host_leaves))
     places: dict[Path, str] = {}
     for name in names:
         if not isinstance(example, dict):
             raise ArgumentError(
-                f"{given}: host leaves have names, and an example is {shown(example)}; make examples dicts in a map"
+                f"{given}: host leaves have names, and an example is "
+                f"{shown(example)}; make examples dicts in a map"
             )
         if not isinstance(name, str):
             raise ArgumentError(f"{given}: pass a name, or a list of names")
         place = path_of(example, name)
         if place is None:
-            raise ArgumentError(f"{given}: {unknown_leaf(name, flatten_spec(example)[1].names)}")
+            raise ArgumentError(
+                f"{given}: {unknown_leaf(name, flatten_spec(example)[1].names)}"
+            )
         places[place] = name
     for place, name in places.items():
-        for around in (places[place[:depth]] for depth in range(1, len(place)) if place[:depth] in places):
-            raise ArgumentError(f"{given}: {name!r} is a part of {around!r}; leave out one of the two")
-    both = sorted(set(names) & set(options.partition)) if isinstance(options.partition, dict) else []
+        for around in (
+            places[place[:depth]]
+            for depth in range(1, len(place))
+            if place[:depth] in places
+        ):
+            raise ArgumentError(
+                f"{given}: {name!r} is a part of {around!r}; leave out one of the two"
+            )
+    if isinstance(options.partition, dict):
+        both = sorted(set(names) & set(options.partition))
+    else:
+        both = []
     if both:
         raise ArgumentError(
-            f"partition names {both}, which {given} keeps on the host; leave them out of one of the two"
+            f"partition names {both}, which {given} keeps on the host; leave them "
+            "out of one of the two"
         )
     if names and options.keep_on_device:
-        raise ArgumentError(f"{given}: with keep_on_device no rows are read for a batch; leave out keep_on_device")
+        raise ArgumentError(
+            f"{given}: with keep_on_device no rows are read for a batch; leave out "
+            "keep_on_device"
+        )
     return names
 
 
 def seconds(name: str, value: Any) -> float | None:
     """Validates a time limit in seconds, or None."""
     remedy = "a number of seconds above 0, or None"
-    checked = None if value is None else number(name, value, remedy)
+    if value is None:
+        checked = None
+    else:
+        checked = number(name, value, remedy)
     if checked is not None and checked <= 0:
         raise ArgumentError(f"{name}={shown(value)}: pass {remedy}")
     return checked
@@ -157,16 +193,23 @@ def dividing(name: str, value: Any, batch_sizes: Sequence[int]) -> int:
     """Validates a number of parts that batches are split into."""
     count = integer(name, value, 1)
     for size in (size for size in batch_sizes if size % count):
-        raise ArgumentError(f"batch_size={size} can't be split into {name}={count} parts; use a multiple of {count}")
+        raise ArgumentError(
+            f"batch_size={size} can't be split into {name}={count} parts; use a "
+            f"multiple of {count}"
+        )
     return count
 
 
-def shard_spec(index: int | None, count: int | None, batch_sizes: Sequence[int]) -> ShardSpec | None:
+def shard_spec(
+    index: int | None, count: int | None, batch_sizes: Sequence[int]
+) -> ShardSpec | None:
     """Validates `shard_index` and `shard_count`; None if neither is given."""
     if index is None and count is None:
         return None
     if index is None or count is None:
-        raise ArgumentError(f"shard_index={index} and shard_count={count}: pass both, or neither")
+        raise ArgumentError(
+            f"shard_index={index} and shard_count={count}: pass both, or neither"
+        )
     count = dividing("shard_count", count, batch_sizes)
     return ShardSpec(integer("shard_index", index, 0, count - 1), count)
 
@@ -181,8 +224,14 @@ def schedule(name: str, value: Any) -> Schedule[int]:
         return ((0, integer(name, value)),)
     steps = [integer(f"a step of {name}", step) for step in value]
     if not steps or steps[0] != 0 or steps != sorted(set(steps)):
-        raise ArgumentError(f"{name}={dict(value)!r}: a schedule ascends from step 0 on, like {{0: 256, 10_000: 1024}}")
-    return tuple((step, integer(f"{name}[{step}]", given)) for step, given in zip(steps, value.values(), strict=True))
+        raise ArgumentError(
+            f"{name}={dict(value)!r}: a schedule ascends from step 0 on, like {{0: "
+            "256, 10_000: 1024}"
+        )
+    return tuple(
+        (step, integer(f"{name}[{step}]", given))
+        for step, given in zip(steps, value.values(), strict=True)
+    )
 
 
 def seq_lens(value: Any) -> Schedule[SeqLens]:
@@ -191,13 +240,31 @@ def seq_lens(value: Any) -> Schedule[SeqLens]:
     Raises:
         ArgumentError: As `schedule`, or if the keys are neither steps nor names.
     """
-    if not isinstance(value, Mapping) or not any(isinstance(key, str) for key in value):
-        return tuple((step, (("", length),)) for step, length in schedule("seq_len", value))
+    if not isinstance(value, Mapping) or not any(
+        isinstance(key, str) for key in value
+    ):
+        return tuple(
+            (step, (("", length),)) for step, length in schedule("seq_len", value)
+        )
     if not all(isinstance(key, str) and key for key in value):
-        raise ArgumentError(f"seq_len={dict(value)!r}: pass lengths by step, {{0: 512}}, or by leaf, {{'tokens': 512}}")
-    by_name = {name: schedule(f"seq_len[{name!r}]", lengths) for name, lengths in value.items()}
+        raise ArgumentError(
+            f"seq_len={dict(value)!r}: pass lengths by step, {{0: 512}}, or by leaf, "
+            "{'tokens': 512}"
+        )
+    by_name = {
+        name: schedule(f"seq_len[{name!r}]", lengths)
+        for name, lengths in value.items()
+    }
     steps = sorted({step for lengths in by_name.values() for step, _ in lengths})
-    return tuple((step, tuple((name, value_at(lengths, step)) for name, lengths in by_name.items())) for step in steps)
+    return tuple(
+        (
+            step,
+            tuple(
+                (name, value_at(lengths, step)) for name, lengths in by_name.items()
+            ),
+        )
+        for step in steps
+    )
 
 
 def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
@@ -209,10 +276,15 @@ def value_at(scheduled: Schedule[_Value], step: int) -> _Value:
 
 def together(one: Schedule[int], other: Schedule[Any]) -> Schedule[int]:
     """The values of `one`, split at the steps of both schedules."""
-    return tuple((step, value_at(one, step)) for step in sorted({step for step, _ in (*one, *other)}))
+    return tuple(
+        (step, value_at(one, step))
+        for step in sorted({step for step, _ in (*one, *other)})
+    )
 
 
 def mesh_of(partition: Any) -> Mesh | None:
     """Mesh of the first `NamedSharding` in `partition`, if there is one."""
-    meshes = (leaf.mesh for leaf in flatten(partition)[0] if isinstance(leaf, NamedSharding))
+    meshes = (
+        leaf.mesh for leaf in flatten(partition)[0] if isinstance(leaf, NamedSharding)
+    )
     return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)

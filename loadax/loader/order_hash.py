@@ -23,7 +23,8 @@ class OrderHash:
 
     def __init__(self, dataset: Dataset, key_seed: int | None = None):
         self.dataset = dataset
-        self._order, self._described = dataset.order, dataset.order_facts
+        self._order = dataset.order
+        self._described = dataset.order_facts
         self.key_seed = key_seed
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
@@ -40,14 +41,20 @@ class OrderHash:
         """What of a schedule determines an epoch, beside the order."""
         return self._hashes(epoch, position)[3]
 
-    def _hashes(self, epoch: int, position: int) -> tuple[Any, str, list[int], list[Any]]:
+    def _hashes(
+        self, epoch: int, position: int
+    ) -> tuple[Any, str, list[int], list[Any]]:
         past, depends = self._scheduled(epoch, position)
         kept = self._kept  # which other threads replace
         if kept[0] != depends:
             version, order, maps, leaves = self._described
-            order = past.describe() if depends else order
+            if depends:
+                order = past.describe()
             digest = hash_of([version, order, maps, leaves, *depends[1:]])
-            parts = [short_hash(hash_of(part)) for part in (*order, *maps, ["leaves", leaves])]
+            parts = [
+                short_hash(hash_of(part))
+                for part in (*order, *maps, ["leaves", leaves])
+            ]
             kept = depends, digest, parts, depends[1:]
             self._kept = kept
         return kept

@@ -18,7 +18,9 @@ _MOST_LANES = 1 << 14  # that are tried to tell how many a saved run had
 _PART = 3  # entries of a slice of a shuffle
 
 
-def other_order(order: OrderHash, state: Mapping[str, Any], expected: str | int) -> StateError:
+def other_order(
+    order: OrderHash, state: Mapping[str, Any], expected: str | int
+) -> StateError:
     """The error for a state of another order.
 
     Args:
@@ -31,10 +33,11 @@ def other_order(order: OrderHash, state: Mapping[str, Any], expected: str | int)
     before, calls = _before_fixed_parts(order, *past)
     if calls and saved == (before if isinstance(saved, str) else short_hash(before)):
         return StateError(
-            f"the state's 'order' is {shown(saved)}, of a loader whose part of the data had other rows in "
-            "every epoch, and here it has the same ones: to go on as before, pass "
-            f"{' and '.join(dict.fromkeys(calls))} in its place; to hold out rows, begin another run, since those "
-            "rows were trained on"
+            f"the state's 'order' is {shown(saved)}, of a loader whose part of the "
+            "data had other rows in every epoch, and here it has the same ones: to "
+            f"go on as before, pass {' and '.join(dict.fromkeys(calls))} in its "
+            "place; to hold out rows, begin another run, since those rows were "
+            "trained on"
         )
     verbs = state.get("verbs")
     return StateError(
@@ -47,37 +50,68 @@ def other_order(order: OrderHash, state: Mapping[str, Any], expected: str | int)
 def texts_of(order: OrderHash, epoch: int, position: int) -> list[str]:
     """The parts of an order as readable text; as `OrderHash.parts`."""
     _, _, maps, leaves = order.dataset.order_facts
-    shown = ", ".join(f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves)
-    return [*order.past(epoch, position).text(), *map(_map_text, maps), f"an example, with {shown}"]
+    shown = ", ".join(
+        f"{path or 'one array'}: {dtype}{shape}" for path, shape, dtype in leaves
+    )
+    return [
+        *order.past(epoch, position).text(),
+        *map(_map_text, maps),
+        f"an example, with {shown}",
+    ]
 
 
 def _lanes_of(order: OrderHash, saved: Any) -> int | None:
     """The number of lanes of the stream whose parts a state has, if it had another one than this; else None."""
     stream = order.dataset.order
-    if not isinstance(stream, StreamOrder) or not isinstance(saved, list) or not saved:
+    if (
+        not isinstance(stream, StreamOrder)
+        or not isinstance(saved, list)
+        or not saved
+    ):
         return None
     verb, lanes, *rest = stream.describe()[0]
     others = (number for number in range(1, _MOST_LANES) if number != lanes)
-    return next((number for number in others if short_hash(hash_of([verb, number, *rest])) == saved[0]), None)
+    return next(
+        (
+            number
+            for number in others
+            if short_hash(hash_of([verb, number, *rest])) == saved[0]
+        ),
+        None,
+    )
 
 
 def _former_version(order: OrderHash) -> str:
     """End of the message: what a run that began with an earlier loadax passes."""
-    verbs = ["mix()"] if any(map(_is_even, depth_first(order.dataset.order))) else []
+    if any(map(_is_even, depth_first(order.dataset.order))):
+        verbs = ["mix()"]
+    else:
+        verbs = []
     streams = streams_of(order.dataset.reader)
-    verbs += ["zip() and concat()"] if not verbs and any(stream.parts for stream in streams) else []
+    verbs += (
+        ["zip() and concat()"]
+        if not verbs and any(stream.parts for stream in streams)
+        else []
+    )
     verbs += ["chain()"] if any(stream.phase for stream in streams) else []
     if not verbs:
         return ""
     where = " and to ".join(verbs)
-    return f": if an earlier loadax saved it, whose defaults were others, pass version=1 to {where}"
+    return (
+        ": if an earlier loadax saved it, whose defaults were others, pass version=1 "
+        f"to {where}"
+    )
 
 
-def _before_fixed_parts(order: OrderHash, epoch: int, position: int) -> tuple[str, list[str]]:
+def _before_fixed_parts(
+    order: OrderHash, epoch: int, position: int
+) -> tuple[str, list[str]]:
     """The hash if parts had other rows in every epoch, as slices once had, and the calls that make such parts."""
     version, _, *rest = order.dataset.order_facts
     described = [version, order.past(epoch, position).describe(), *rest]
-    return hash_of([*as_before(described), *order.schedule(epoch, position)]), parts_in(described)
+    return hash_of(
+        [*as_before(described), *order.schedule(epoch, position)]
+    ), parts_in(described)
 
 
 def _is_even(order: Order) -> bool:
@@ -87,33 +121,56 @@ def _is_even(order: Order) -> bool:
 def _remedy(lanes: int | None) -> str:
     if lanes is None:
         return "build the dataset as it was then"
-    return f"it had {lanes} lane{'s' * (lanes != 1)}: pass lanes={lanes} to what opens the stream, as it was then"
+    return (
+        f"it had {lanes} lane{'s' * (lanes != 1)}: pass lanes={lanes} to what opens "
+        "the stream, as it was then"
+    )
 
 
 def _difference(saved: Any, hashes: list[int], texts: list[str]) -> str:
     """Text that names the verbs that differ from the saved run, if the state tells."""
-    whole = "its length, element spec, verbs, seeds or weights differ from the saved run"
+    whole = (
+        "its length, element spec, verbs, seeds or weights differ from the saved run"
+    )
     # The state is of an older loadax, or a mixture is at another position of its schedule.
     if not isinstance(saved, list) or saved == hashes:
         return whole
-    differing = [index for index, (one, other) in enumerate(zip_longest(saved, hashes)) if one != other]
+    differing = [
+        index
+        for index, (one, other) in enumerate(zip_longest(saved, hashes))
+        if one != other
+    ]
     first = differing[0]
-    here = texts[first] if first < len(texts) else ""
-    behind = f" after {texts[first - 1]}" if first else ""
+    if first < len(texts):
+        here = texts[first]
+    else:
+        here = ""
+    if first:
+        behind = f" after {texts[first - 1]}"
+    else:
+        behind = ""
     more = len(saved) - len(hashes)
     if more > 0 and saved[first + more :] == hashes[first:]:
-        return f"the saved run had {'one more verb' if more in (1, _PART) else f'{more} more verbs'}{behind}"
+        return (
+            "the saved run had "
+            f"{'one more verb' if more in (1, _PART) else f'{more} more verbs'}{behind}"
+        )
     if more < 0 and saved[first:] == hashes[first - more :]:
         return f"{''.join(texts[first : first - more])} was not in the saved run"
     if len(saved) == len(hashes) and len(differing) > 1:
-        return f"the parts {', '.join(f'`{texts[index]}`' for index in differing)} differ from the saved run"
+        return (
+            f"the parts {', '.join(f'`{texts[index]}`' for index in differing)} "
+            "differ from the saved run"
+        )
     return f"the part{f' `{here}`' if here else behind} differs from the saved run"
 
 
 def _map_text(described: Any) -> str:
     match described:
         case ["map" | "map_batch" as verb, rng, seed, *options]:
-            arguments = [f"rng=True, seed={seed}"] * rng + [f"{option}=True" for option in options]
+            arguments = [f"rng=True, seed={seed}"] * rng + [
+                f"{option}=True" for option in options
+            ]
             return f"{verb}({', '.join(arguments)})"
         case [verb, *arguments]:
             return f"{verb}({', '.join(map(str, arguments))})"

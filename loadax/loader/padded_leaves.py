@@ -13,10 +13,13 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import Array, Integers, Tree, Visits
 
-_MOST_TRIED = 8  # rows that can't be read, before leaves without a name are left as they are
+# rows that can't be read, before leaves without a name are left as they are
+_MOST_TRIED = 8
 
 
-def padded_leaves(dataset: Dataset, names: tuple[str, ...], rows: Integers, lengths: Integers) -> tuple[str, ...]:
+def padded_leaves(
+    dataset: Dataset, names: tuple[str, ...], rows: Integers, lengths: Integers
+) -> tuple[str, ...]:
     """These names, and those of the other leaves of numbers that are as long as the first one.
 
     The shortest and the longest row tell: a leaf that has both of their lengths has no shape of its
@@ -31,13 +34,22 @@ def padded_leaves(dataset: Dataset, names: tuple[str, ...], rows: Integers, leng
     Raises:
         ArgumentError: If such a leaf was padded to one length before.
     """
-    known = None if dataset.maps else dataset.source.structure
-    if not len(rows) or lengths.min() == lengths.max() or (known is not None and len(known.paths) == 1):
+    if dataset.maps:
+        known = None
+    else:
+        known = dataset.source.structure
+    if (
+        not len(rows)
+        or lengths.min() == lengths.max()
+        or (known is not None and len(known.paths) == 1)
+    ):
         return names
     ascending = np.argsort(lengths, kind="stable")
     shortest = _first_readable(dataset, rows[ascending[:_MOST_TRIED]])
     longest = _first_readable(dataset, rows[ascending[::-1][:_MOST_TRIED]])
-    pair = [{} if example is None else _arrays(example) for example in (shortest, longest)]
+    pair = [
+        {} if example is None else _arrays(example) for example in (shortest, longest)
+    ]
     leading = [_entries(arrays.get(names[0])) for arrays in pair]
     if None in leading or leading[0] == leading[1]:
         return names
@@ -48,14 +60,22 @@ def padded_leaves(dataset: Dataset, names: tuple[str, ...], rows: Integers, leng
         entries = [_entries(arrays[name]) for arrays in pair]
         if entries == leading:
             found.append(name)
-        elif None not in entries and [_value(arrays.get(f"{name}_length")) for arrays in pair] == leading:
+        elif (
+            None not in entries
+            and [_value(arrays.get(f"{name}_length")) for arrays in pair] == leading
+        ):
             raise ArgumentError(
-                f"Buckets: leaf {name!r} has as many entries as {names[0]!r}, but is padded to {entries[0]} in every "
-                f"bucket; leave out its pad(), and pass Buckets({(names[0], name)}, …, value={{{name!r}: …}}), or "
+                f"Buckets: leaf {name!r} has as many entries as {names[0]!r}, but is "
+                f"padded to {entries[0]} in every bucket; leave out its pad(), and "
+                f"pass Buckets({(names[0], name)}, …, value={{{name!r}: …}}), or "
                 f"Buckets(({names[0]!r},), …) to keep {entries[0]}"
             )
     if found:
-        log.info("Buckets: pads %s too, which are as long as %r; name them in value=", found, names[0])
+        log.info(
+            "Buckets: pads %s too, which are as long as %r; name them in value=",
+            found,
+            names[0],
+        )
     return (*names, *found)
 
 
@@ -75,14 +95,21 @@ def _arrays(example: Tree) -> dict[str, Array]:
     if not isinstance(example, Mapping):
         return {}
     names = flatten(example, is_leaf=lambda node: type(node) is list)[1].names
-    return {name: array_or_object(value_at(example, path_of(example, name) or ())) for name in names}
+    return {
+        name: array_or_object(value_at(example, path_of(example, name) or ()))
+        for name in names
+    }
 
 
 def _entries(array: Array | None) -> int | None:
     """Length of an array of numbers; None: it is something else."""
-    return None if array is None or not array.ndim or array.dtype.kind in "OSUMm" else len(array)
+    if array is None or not array.ndim or array.dtype.kind in "OSUMm":
+        return None
+    return len(array)
 
 
 def _value(array: Any) -> int | None:
     """Value of an integer; None: it is something else."""
-    return int(array) if array is not None and not array.ndim and array.dtype.kind in "iu" else None
+    if array is not None and not array.ndim and array.dtype.kind in "iu":
+        return int(array)
+    return None

@@ -24,12 +24,23 @@ class Phases:
     """
 
     def __init__(self, runs: Sequence[tuple[Steps, OrderHash]]):
-        self._runs, self._plans, self.last = runs, [plan for plan, _ in runs], len(runs) - 1
-        self.first_steps = tuple(accumulate((plan.num_steps or 0 for plan in self._plans[:-1]), initial=0))
-        self._first_epochs = [*accumulate((plan.num_epochs or 0 for plan in self._plans[:-1]), initial=0)]
+        self._runs = runs
+        self._plans = [plan for plan, _ in runs]
+        self.last = len(runs) - 1
+        self.first_steps = tuple(
+            accumulate((plan.num_steps or 0 for plan in self._plans[:-1]), initial=0)
+        )
+        self._first_epochs = [
+            *accumulate(
+                (plan.num_epochs or 0 for plan in self._plans[:-1]), initial=0
+            )
+        ]
         self._end = self.first_steps[-1] + self._plans[-1].end
         steps = self._plans[-1].num_steps
-        self.num_steps = None if steps is None else self.first_steps[-1] + steps
+        if steps is None:
+            self.num_steps = None
+        else:
+            self.num_steps = self.first_steps[-1] + steps
 
     def locate(self, step: int) -> tuple[int, int]:
         """The phase of a step, and the step counted in that phase. The end of the run is in the last one."""
@@ -40,7 +51,10 @@ class Phases:
         """A range of steps as the phases that it is in, and a range in each, whose steps are counted in that phase."""
         found = []
         for phase, first in enumerate(self.first_steps):
-            stop = high if phase == self.last else min(high, self.first_steps[phase + 1])
+            if phase == self.last:
+                stop = high
+            else:
+                stop = min(high, self.first_steps[phase + 1])
             if (start := max(low, first)) < stop:
                 found.append((phase, range(start - first, stop - first)))
         return found
@@ -53,10 +67,17 @@ class Phases:
             RowIndexError: If the run does not have these steps.
         """
         if steps is None and self.num_steps is None:
-            raise ArgumentError("num_epochs=None: the run is infinite; pass steps=range(start, stop)")
-        chosen = range(self.num_steps or 0) if steps is None else steps
+            raise ArgumentError(
+                "num_epochs=None: the run is infinite; pass steps=range(start, stop)"
+            )
+        if steps is None:
+            chosen = range(self.num_steps or 0)
+        else:
+            chosen = steps
         if not isinstance(chosen, range) or chosen.step != 1 or not chosen:
-            raise ArgumentError(f"steps={shown(steps)}: pass a range of consecutive steps")
+            raise ArgumentError(
+                f"steps={shown(steps)}: pass a range of consecutive steps"
+            )
         self.check(chosen[0])
         self.check(chosen[-1])
         return self.ranges(chosen.start, chosen.stop)
@@ -64,7 +85,10 @@ class Phases:
     def check(self, step: int) -> tuple[int, int]:
         """Same as `locate`, or raises `RowIndexError` if the run does not have the step."""
         if not 0 <= step < self._end:
-            raise RowIndexError(f"step {shown(step)} is out of range: steps are at least 0 and below {self._end}")
+            raise RowIndexError(
+                f"step {shown(step)} is out of range: steps are at least 0 and below "
+                f"{self._end}"
+            )
         return self.locate(step)
 
     def next_first(self, step: int) -> int | None:
@@ -74,17 +98,24 @@ class Phases:
     def epoch_of(self, step: int) -> int:
         """Epoch of a step, counted over all phases."""
         phase, local = self.locate(step)
-        return self._first_epochs[phase] + self._plans[phase].position_of_step(local)[0]
+        return (
+            self._first_epochs[phase] + self._plans[phase].position_of_step(local)[0]
+        )
 
     def epoch_stop(self, step: int) -> int:
         """Step after the last one of the epoch of a step."""
         phase, local = self.locate(step)
         plan = self._plans[phase]
-        return self.first_steps[phase] + plan.epoch_steps(plan.position_of_step(local)[0]).stop
+        return (
+            self.first_steps[phase]
+            + plan.epoch_steps(plan.position_of_step(local)[0]).stop
+        )
 
     def batch_size(self, step: int) -> int:
         """Rows of a step; of the last one if the run is over."""
-        phase, local = self.locate(step if self.num_steps is None else min(step, self.num_steps - 1))
+        phase, local = self.locate(
+            step if self.num_steps is None else min(step, self.num_steps - 1)
+        )
         return self._plans[phase].segment_of(local)[0].batch_size
 
     def state(self, step: int) -> dict[str, Any]:
@@ -92,8 +123,12 @@ class Phases:
         phase, local = self.locate(step)
         ends = [plan.num_steps or 0 for plan in self._plans[:phase]]
         ends += [local] if local or not phase else []
-        states = [make_state(*run, end) for run, end in zip(self._runs, ends, strict=False)]
-        return states[0] if len(states) == 1 else {"version": VERSION, "step": step, KEY: states}
+        states = [
+            make_state(*run, end) for run, end in zip(self._runs, ends, strict=False)
+        ]
+        if len(states) == 1:
+            return states[0]
+        return {"version": VERSION, "step": step, KEY: states}
 
     def states_of(self, state: Any) -> Sequence[Mapping[str, Any]]:
         """The states of the loaders that have begun, in a state.
@@ -101,13 +136,23 @@ class Phases:
         Raises:
             StateError: If it has none, or more than there are loaders.
         """
-        states = state.get(KEY, [state]) if isinstance(state, Mapping) else state
-        if not isinstance(states, list | tuple) or not states or not all(isinstance(each, Mapping) for each in states):
-            raise StateError(f"the state's {KEY!r} is {shown(states)}; pass a state of get_state()")
+        if isinstance(state, Mapping):
+            states = state.get(KEY, [state])
+        else:
+            states = state
+        if (
+            not isinstance(states, list | tuple)
+            or not states
+            or not all(isinstance(each, Mapping) for each in states)
+        ):
+            raise StateError(
+                f"the state's {KEY!r} is {shown(states)}; pass a state of get_state()"
+            )
         if len(states) > len(self._runs):
             raise StateError(
-                f"the state is of a chain in its loader {len(states) - 1}, counted from 0, and there are only "
-                f"{len(self._runs)} here; chain the loaders of the saved run, and new ones after them"
+                f"the state is of a chain in its loader {len(states) - 1}, counted "
+                f"from 0, and there are only {len(self._runs)} here; chain the "
+                "loaders of the saved run, and new ones after them"
             )
         return states
 
@@ -122,9 +167,13 @@ class Phases:
         if not isinstance(start, Mapping):
             step = plain_step(start)
             if not 0 <= step <= self._end:
-                raise StateError(f"start is step {shown(step)}: pass a step of at least 0 and at most {self._end}")
+                raise StateError(
+                    f"start is step {shown(step)}: pass a step of at least 0 and at "
+                    f"most {self._end}"
+                )
             return step
-        step, states = 0, self.states_of(start)
+        step = 0
+        states = self.states_of(start)
         for index, state in enumerate(states):
             try:
                 step = step_of(*self._runs[index], state)
@@ -132,7 +181,8 @@ class Phases:
                 raise StateError(f"loaders[{index}]: {error}") from None
             if index + 1 < len(states) and step != self._plans[index].num_steps:
                 raise StateError(
-                    f"loaders[{index}] has ended after step {step - 1} in the saved run, and has "
-                    f"{self._plans[index].num_steps} steps here; pass the num_epochs that it had then"
+                    f"loaders[{index}] has ended after step {step - 1} in the saved "
+                    f"run, and has {self._plans[index].num_steps} steps here; pass "
+                    "the num_epochs that it had then"
                 )
         return self.first_steps[len(states) - 1] + step

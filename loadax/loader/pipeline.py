@@ -36,7 +36,15 @@ from loadax.loader.options import (
     together,
     value_at,
 )
-from loadax.loader.slots import CachedRows, DeviceFunction, Finish, Lanes, PieceExecutor, RowCache, StepsChoice
+from loadax.loader.slots import (
+    CachedRows,
+    DeviceFunction,
+    Finish,
+    Lanes,
+    PieceExecutor,
+    RowCache,
+    StepsChoice,
+)
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Costs, Remainder
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers, Tree
@@ -71,18 +79,29 @@ class BatchForm:
 
 def _missing_of(dataset: Dataset) -> list[str | bytes | None]:
     """For each leaf, what padding is in place of objects, as in the first row; empty if no leaf has objects."""
-    if dataset.reader.first is None or not any(spec.dtype.hasobject for spec in flatten_spec(dataset.spec)[0]):
+    if dataset.reader.first is None or not any(
+        spec.dtype.hasobject for spec in flatten_spec(dataset.spec)[0]
+    ):
         return []
     try:
         (example,) = dataset.reader.examples(dataset.reader.first)
     except Exception:  # noqa: BLE001 - whoever reads this row will hear of it
         return []
-    values = (next(iter(np.ravel(np.asarray(leaf, object))), None) for leaf in flatten(example)[0])
-    return ["" if isinstance(value, str) else b"" if isinstance(value, bytes) else None for value in values]
+    values = (
+        next(iter(np.ravel(np.asarray(leaf, object))), None)
+        for leaf in flatten(example)[0]
+    )
+    return [
+        "" if isinstance(value, str) else b"" if isinstance(value, bytes) else None
+        for value in values
+    ]
 
 
 def forms_of(
-    dataset: Dataset, datasets: Schedule[Dataset], generated_leaves: Sequence[str], host_leaves: Sequence[str]
+    dataset: Dataset,
+    datasets: Schedule[Dataset],
+    generated_leaves: Sequence[str],
+    host_leaves: Sequence[str],
 ) -> tuple[BatchForm, Schedule[BatchForm]]:
     """The form of batches with whole sequences, and the forms by step.
 
@@ -92,16 +111,23 @@ def forms_of(
         generated_leaves: Names of the generated leaves.
         host_leaves: Names of the leaves that are not placed.
     """
-    missing = _missing_of(dataset) if MASK in generated_leaves and host_leaves else []
+    if MASK in generated_leaves and host_leaves:
+        missing = _missing_of(dataset)
+    else:
+        missing = []
 
     def form(data: Dataset) -> BatchForm:
-        return BatchForm(data, *batch_specs(data.spec, generated_leaves, host_leaves, missing))
+        return BatchForm(
+            data, *batch_specs(data.spec, generated_leaves, host_leaves, missing)
+        )
 
     forms = {id(dataset): form(dataset)}
     for _, data in datasets:
         if id(data) not in forms:
             forms[id(data)] = form(data)
-    return forms[id(dataset)], tuple((step, forms[id(data)]) for step, data in datasets)
+    return forms[id(dataset)], tuple(
+        (step, forms[id(data)]) for step, data in datasets
+    )
 
 
 @final
@@ -140,7 +166,8 @@ class BatchPipeline:
         segment = self.plan.segment_of(step)[0]
         form = value_at(self.forms, segment.first)
         key = (mesh, segment.batch_size, form)
-        shard = self._shards.get(key)  # kept in a local: another thread may be on another mesh
+        # kept in a local: another thread may be on another mesh
+        shard = self._shards.get(key)
         if shard is None:
             options = self.options
             shard = resolve_shard(
@@ -152,13 +179,17 @@ class BatchPipeline:
                 options.microbatches,
                 form.host_leaves,
             )
-            chunks = [] if options.keep_on_device else self.open_chunks(shard, segment)
+            if options.keep_on_device:
+                chunks = []
+            else:
+                chunks = self.open_chunks(shard, segment)
             if chunks:
                 from loadax.loader.assembly.chunk_budget import check_memory
 
                 check_memory(chunks, options.cache_bytes, options.readers)
             if self.device_map is not None:
-                self.device_map.on(shard)  # raises early if the partition does not fit
+                # raises early if the partition does not fit
+                self.device_map.on(shard)
             for other in [known for known in list(self._shards) if known[0] != mesh]:
                 self._shards.pop(other, None)
             self._shards[key] = shard
@@ -166,9 +197,13 @@ class BatchPipeline:
 
     def shape_dtypes(self, shard: HostShard) -> Tree:
         """Shapes, dtypes and shardings of the batches of a shard."""
-        return shard.shape_dtypes if self.device_map is None else self.device_map.on(shard).shape_dtypes
+        if self.device_map is None:
+            return shard.shape_dtypes
+        return self.device_map.on(shard).shape_dtypes
 
-    def open_chunks(self, shard: HostShard, segment: BatchSizeSegment) -> "list[OpenChunks]":
+    def open_chunks(
+        self, shard: HostShard, segment: BatchSizeSegment
+    ) -> "list[OpenChunks]":
         """The chunks that block shuffles keep open for a shard."""
         own = self.plan.of(self.plan.skips.left(segment.first))
         reader = value_at(self.forms, segment.first).dataset.reader
@@ -177,9 +212,16 @@ class BatchPipeline:
             return []
         from loadax.loader.assembly.chunk_budget import find_open_chunks
 
-        return find_open_chunks(reader, BatchPlan(own.order, segment.batch_size, None, "pad"), shard, shuffles)
+        return find_open_chunks(
+            reader,
+            BatchPlan(own.order, segment.batch_size, None, "pad"),
+            shard,
+            shuffles,
+        )
 
-    def host_shard(self, positions: Integers, step: int, leaves: BatchSpec) -> HostShard:
+    def host_shard(
+        self, positions: Integers, step: int, leaves: BatchSpec
+    ) -> HostShard:
         """A shard of the batch of a step that places nothing.
 
         Args:
@@ -189,15 +231,21 @@ class BatchPipeline:
         """
         size = self.plan.segment_of(step)[0].batch_size
         rows = tuple(position_ranges(positions))
-        return HostShard(NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows)
+        return HostShard(
+            NO_LEAVES, _NO_DEVICES, (), (), size, 0, host=leaves, rows=rows
+        )
 
     def with_partition(self, partition: Any) -> "BatchPipeline":
         """The same pipeline with another partition. It shares the data on devices, for two may not fit there."""
-        return replace(self, options=replace(self.options, partition=partition), _shards={})
+        return replace(
+            self, options=replace(self.options, partition=partition), _shards={}
+        )
 
     def on_host(self) -> "BatchPipeline":
         """The pipeline of batches that stay on the host, by `host_shard`."""
-        return replace(self, options=replace(self.options, keep_on_device=False), device_map=None)
+        return replace(
+            self, options=replace(self.options, keep_on_device=False), device_map=None
+        )
 
     def lanes(self, start: object) -> Lanes | None:
         """The lanes of the streams, to be read from a step, a state, or the states of several processes on.
@@ -213,7 +261,9 @@ class BatchPipeline:
             return None
         from loadax.loader.streams.run import StreamRun, lane_states
 
-        return StreamRun(self.plan.of(0), self.whole.dataset.source, options, lane_states(start))
+        return StreamRun(
+            self.plan.of(0), self.whole.dataset.source, options, lane_states(start)
+        )
 
     def producer(
         self,
@@ -236,19 +286,42 @@ class BatchPipeline:
         if options.keep_on_device:
             cached = self._cache(shard, step).gather(shard)
             finish = self._finish(shard, cached)
-            return BatchProducer(self.plan, cached.reader, cached.shard, options, executor, end, finish)
+            return BatchProducer(
+                self.plan, cached.reader, cached.shard, options, executor, end, finish
+            )
         reader = self._reader(shard, step, options.cache_bytes)
         if lanes is not None:
             reader = lanes.bind(reader)
-        return BatchProducer(self.plan, reader, shard, options, executor, end, self._finish(shard), lanes, step)
+        return BatchProducer(
+            self.plan,
+            reader,
+            shard,
+            options,
+            executor,
+            end,
+            self._finish(shard),
+            lanes,
+            step,
+        )
 
-    def _alternating_producer(self, shard_of: Callable[[int], HostShard], executor: PieceExecutor) -> StepProducer:
+    def _alternating_producer(
+        self, shard_of: Callable[[int], HostShard], executor: PieceExecutor
+    ) -> StepProducer:
         from loadax.loader.execution.alternating import AlternatingProducer
 
-        plan, options = self.plan, self.options
-        shards = {plan.shape_of(step): (step, shard_of(step)) for step in plan.first_steps}
-        cache_bytes = None if options.cache_bytes is None else options.cache_bytes // len(shards)
-        readers = {shape: self._reader(shard, step, cache_bytes) for shape, (step, shard) in shards.items()}
+        plan = self.plan
+        options = self.options
+        shards = {
+            plan.shape_of(step): (step, shard_of(step)) for step in plan.first_steps
+        }
+        if options.cache_bytes is None:
+            cache_bytes = None
+        else:
+            cache_bytes = options.cache_bytes // len(shards)
+        readers = {
+            shape: self._reader(shard, step, cache_bytes)
+            for shape, (step, shard) in shards.items()
+        }
         family = tuple(readers.values())
         producers = {
             shape: BatchProducer(
@@ -268,26 +341,46 @@ class BatchPipeline:
 
     def _reader(self, shard: HostShard, step: int, cache_bytes: int | None) -> Reader:
         """The reader of a step, with the chunks kept that block shuffles keep open for a shard."""
-        reader, options = self.form(step).dataset.reader, self.options
+        reader = self.form(step).dataset.reader
+        options = self.options
         chunks = self.open_chunks(shard, self.plan.segment_of(step)[0])
         if not chunks:
             return reader
         from loadax.loader.assembly.chunk_budget import held_columns, keep_open_chunks
 
         columns = held_columns(reader, shard)
-        return keep_open_chunks(reader, chunks, cache_bytes, columns, options.prefetch_bytes, options.readers)
+        return keep_open_chunks(
+            reader,
+            chunks,
+            cache_bytes,
+            columns,
+            options.prefetch_bytes,
+            options.readers,
+        )
 
     def one_step(self, shard: HostShard, step: int) -> BatchProducer:
         """The producer of a single step, without caches of chunks or of the dataset."""
-        reader, finish = self.form(step).dataset.reader, self._finish(shard)
-        return BatchProducer(self.plan, reader, shard, self.options, ThreadExecutor(), step + 1, finish, step=step)
+        reader = self.form(step).dataset.reader
+        finish = self._finish(shard)
+        return BatchProducer(
+            self.plan,
+            reader,
+            shard,
+            self.options,
+            ThreadExecutor(),
+            step + 1,
+            finish,
+            step=step,
+        )
 
     def _finish(self, shard: HostShard, gather: CachedRows | None = None) -> Finish:
         """Builds a batch from placed leaves: gathers cached rows, then applies the user's function."""
         last: Finish = shard.batch.structure.build
         if self.device_map is not None:
             last = self.device_map.compiled(shard)
-        return last if gather is None else lambda leaves: last(gather(leaves))
+        if gather is None:
+            return last
+        return lambda leaves: last(gather(leaves))
 
     def _cache(self, shard: HostShard, step: int) -> RowCache:
         """The dataset in device memory, read on first use."""
@@ -308,15 +401,23 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
     Raises:
         ArgumentError: If one can't be used.
     """
-    steps, place, workers = arguments.steps, arguments.place, arguments.workers
+    steps = arguments.steps
+    place = arguments.place
+    workers = arguments.workers
     chosen, sizes = _chosen_steps(steps)
-    lengths = None if steps.seq_len is None else seq_lens(steps.seq_len)
+    if steps.seq_len is None:
+        lengths = None
+    else:
+        lengths = seq_lens(steps.seq_len)
     if lengths is not None:
         sizes = together(sizes, lengths)
     dataset = as_dataset(arguments.data)
     if dataset.order.by_step and chosen is None:
         dataset = _at_positions(dataset, sizes, steps.num_epochs)
-    epochs = None if steps.num_epochs is None else integer("num_epochs", steps.num_epochs)
+    if steps.num_epochs is None:
+        epochs = None
+    else:
+        epochs = integer("num_epochs", steps.num_epochs)
     remainder = steps.remainder
     masking, quarantine = _unreadable(arguments.errors, dataset)
     _remember_unread(workers, dataset.reader)
@@ -330,18 +431,32 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
         datasets = _probed(datasets, quarantine, masking is not None)
     dataset = datasets[0][1]
     if plan is not None:  # its order has all rows of the dataset
-        dataset = Dataset(dataset.source, plan.order, dataset.maps).probed_at(dataset.reader.first)
+        dataset = Dataset(dataset.source, plan.order, dataset.maps).probed_at(
+            dataset.reader.first
+        )
     elif lengths is not None:
         datasets = _cropped(dataset, lengths, steps.seq_len)
     batch_sizes = [size for _, size in sizes]
-    options = loader_options(place, workers, arguments.limits, dataset, batch_sizes, masking, quarantine)
+    options = loader_options(
+        place, workers, arguments.limits, dataset, batch_sizes, masking, quarantine
+    )
     if dataset.is_stream:
         options = _with_streams(options, dataset, epochs, remainder, min(batch_sizes))
         if dataset.order.size >= MOST_POSITIONS:
-            epochs, remainder = None, "drop"
-    costs = None if steps.balance is None else _costs(steps.balance, dataset)
+            epochs = None
+            remainder = "drop"
+    if steps.balance is None:
+        costs = None
+    else:
+        costs = _costs(steps.balance, dataset)
     if plan is None:
-        plan = BatchPlan(dataset.order, sizes if len(sizes) > 1 else batch_sizes[0], epochs, remainder, costs=costs)
+        plan = BatchPlan(
+            dataset.order,
+            sizes if len(sizes) > 1 else batch_sizes[0],
+            epochs,
+            remainder,
+            costs=costs,
+        )
     host_leaves = host_leaf_names(place.host_leaves, dataset.spec, options)
     if options.keep_on_device:
         _check_fixed(dataset, options)
@@ -351,7 +466,8 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
     if options.key_seed is not None:
         generated_leaves.append(KEY)
     forms = forms_of(dataset, datasets, generated_leaves, host_leaves)
-    options = for_user_objects(options, dataset.reader)  # which may have opened something for the spec
+    # which may have opened something for the spec
+    options = for_user_objects(options, dataset.reader)
     return BatchPipeline(plan, *forms, options, _device_function(place))
 
 
@@ -366,39 +482,62 @@ def _chosen_steps(steps: StepArguments) -> tuple[StepsChoice | None, Schedule[in
     return None, schedule("batch_size", size)
 
 
-def _at_positions(dataset: Dataset, sizes: Schedule[int], num_epochs: int | None) -> Dataset:
+def _at_positions(
+    dataset: Dataset, sizes: Schedule[int], num_epochs: int | None
+) -> Dataset:
     """A mixture whose weights change at positions, in place of steps."""
     from loadax.plan.mix import Mixed
 
     assert isinstance(dataset.order, Mixed)
-    return Dataset(dataset.source, dataset.order.at_positions(sizes, num_epochs), dataset.maps)
+    return Dataset(
+        dataset.source, dataset.order.at_positions(sizes, num_epochs), dataset.maps
+    )
 
 
 def _check_chosen(steps: StepArguments, place: PlaceArguments) -> None:
     kind = type(steps.batch_size).__name__
-    others = ("seq_len", steps.seq_len), ("balance", steps.balance), ("keep_on_device", place.keep_on_device or None)
+    others = (
+        ("seq_len", steps.seq_len),
+        ("balance", steps.balance),
+        ("keep_on_device", place.keep_on_device or None),
+    )
     for name, value in others:
         if value is not None:
-            raise ArgumentError(f"{name}={shown(value)}: not with batch_size={kind}(…); leave one out")
+            raise ArgumentError(
+                f"{name}={shown(value)}: not with batch_size={kind}(…); leave one out"
+            )
 
 
-def _unreadable(errors: ErrorArguments, dataset: Dataset) -> tuple["MaskErrors | None", Integers]:
+def _unreadable(
+    errors: ErrorArguments, dataset: Dataset
+) -> tuple["MaskErrors | None", Integers]:
     """What to do with rows that can't be read, and the rows that are never read."""
-    if isinstance(errors.on_error, str) and errors.on_error == "raise" and errors.quarantine is None:
+    if (
+        isinstance(errors.on_error, str)
+        and errors.on_error == "raise"
+        and errors.quarantine is None
+    ):
         return None, np.empty(0, np.int64)
     from loadax.loader.mask_errors import masking_of, quarantined_rows
 
-    masking = masking_of(errors.on_error)  # which makes the file of a record that is a quarantine too
+    # which makes the file of a record that is a quarantine too
+    masking = masking_of(errors.on_error)
     return masking, quarantined_rows(errors.quarantine, dataset.reader.num_rows)
 
 
-def _probed(datasets: Schedule[Dataset], quarantine: Integers, masking: bool) -> Schedule[Dataset]:
+def _probed(
+    datasets: Schedule[Dataset], quarantine: Integers, masking: bool
+) -> Schedule[Dataset]:
     from loadax.loader.assembly.maskable import probe_readable
 
-    return tuple((first, probe_readable(data, quarantine, masking)) for first, data in datasets)
+    return tuple(
+        (first, probe_readable(data, quarantine, masking)) for first, data in datasets
+    )
 
 
-def _cropped(dataset: Dataset, lengths: Schedule[SeqLens], seq_len: Any) -> Schedule[Dataset]:
+def _cropped(
+    dataset: Dataset, lengths: Schedule[SeqLens], seq_len: Any
+) -> Schedule[Dataset]:
     from loadax.loader.assembly.seq_len import cut_to
 
     cut = {length: cut_to(dataset, length, seq_len) for _, length in lengths}
@@ -406,7 +545,11 @@ def _cropped(dataset: Dataset, lengths: Schedule[SeqLens], seq_len: Any) -> Sche
 
 
 def _with_streams(
-    options: LoaderOptions, dataset: Dataset, epochs: int | None, remainder: Remainder, smallest: int
+    options: LoaderOptions,
+    dataset: Dataset,
+    epochs: int | None,
+    remainder: Remainder,
+    smallest: int,
 ) -> LoaderOptions:
     from loadax.loader.streams.options import with_streams
 
@@ -435,7 +578,9 @@ def _device_function(place: PlaceArguments) -> DeviceFunction | None:
 
 def _remember_unread(workers: WorkerArguments, reader: Reader) -> None:
     """Keeps what worker processes, or other machines, will get of objects that reading changes."""
-    elsewhere = isinstance(workers.worker_type, str) and workers.worker_type == "process"
+    elsewhere = (
+        isinstance(workers.worker_type, str) and workers.worker_type == "process"
+    )
     if (elsewhere or workers.remote is not None) and workers.num_workers != 0:
         from loadax.loader.workers.job import remember_unread
 

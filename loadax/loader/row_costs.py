@@ -12,8 +12,8 @@ from loadax.plan.batches import Costs
 from loadax.protocols import Array, Integers, Visits
 
 _REMEDY = (
-    "None for no balance, 'attention' for packed rows, an array with the cost of each row of the source, or a function "
-    "of row ids"
+    "None for no balance, 'attention' for packed rows, an array with the cost of "
+    "each row of the source, or a function of row ids"
 )
 
 
@@ -25,11 +25,15 @@ def costs_of(balance: Any, dataset: Dataset) -> Costs:
     """
     given = f"balance={shown(balance)}"
     if dataset.is_stream:
-        raise ArgumentError(f"{given}: the rows of a stream are not known ahead; leave it out, or use a dataset")
+        raise ArgumentError(
+            f"{given}: the rows of a stream are not known ahead; leave it out, or "
+            "use a dataset"
+        )
     if dataset.order.lane_assignments(0, 0, 1):
         raise ArgumentError(
-            f"{given}: shuffle(block=…) arranges the rows of a step by lane, so that hosts read few chunks; leave out "
-            "one of the two: shuffle(seed) alone, or no balance"
+            f"{given}: shuffle(block=…) arranges the rows of a step by lane, so that "
+            "hosts read few chunks; leave out one of the two: shuffle(seed) alone, "
+            "or no balance"
         )
     of_rows = _of_rows(balance, given, dataset)
 
@@ -37,7 +41,10 @@ def costs_of(balance: Any, dataset: Dataset) -> Costs:
         try:
             found = of_rows(visits.rows)
         except Exception as error:
-            error.add_note(f"loadax: {given} was called with an array of {len(visits.rows)} row ids")
+            error.add_note(
+                f"loadax: {given} was called with an array of {len(visits.rows)} row "
+                "ids"
+            )
             raise
         return _checked(found, len(visits.rows), given)
 
@@ -49,15 +56,22 @@ def _of_rows(balance: Any, given: str, dataset: Dataset) -> Callable[[Integers],
         if balance != "attention":
             raise ArgumentError(f"{given}: pass {_REMEDY}")
         if dataset.source.squared_lengths(np.zeros(1, np.int64)) is None:
-            raise ArgumentError(f"{given}: rows are not packed, so they have no segments; pass costs by row, or pack()")
+            raise ArgumentError(
+                f"{given}: rows are not packed, so they have no segments; pass costs "
+                "by row, or pack()"
+            )
         return dataset.source.squared_lengths
     if callable(balance):
         return balance
-    costs, rows = np.asarray(balance), len(dataset.source)
+    costs = np.asarray(balance)
+    rows = len(dataset.source)
     if costs.ndim == 0:
         raise ArgumentError(f"{given}: pass {_REMEDY}")
     if costs.shape != (rows,):
-        raise ArgumentError(f"{given} has the shape {costs.shape}, but the source has {rows} rows; pass {_REMEDY}")
+        raise ArgumentError(
+            f"{given} has the shape {costs.shape}, but the source has {rows} rows; "
+            f"pass {_REMEDY}"
+        )
     _checked(costs, rows, given)
     return lambda rows: costs[rows]
 
@@ -71,11 +85,13 @@ def _checked(costs: Any, count: int, given: str) -> Array:
     costs = np.asarray(costs)
     if costs.shape != (count,) or costs.dtype.kind not in "biuf":
         raise ArgumentError(
-            f"{given} gives {costs.dtype}{list(costs.shape)} for {count} rows; one number for each is needed, "
-            f"such as float64[{count}]"
+            f"{given} gives {costs.dtype}{list(costs.shape)} for {count} rows; one "
+            f"number for each is needed, such as float64[{count}]"
         )
     costs = costs.astype(np.float64)
     wrong = costs[~(costs >= 0) | np.isinf(costs)]
     if len(wrong):
-        raise ArgumentError(f"{given}: {wrong[0]} is not a cost; pass finite numbers of 0 or more")
+        raise ArgumentError(
+            f"{given}: {wrong[0]} is not a cost; pass finite numbers of 0 or more"
+        )
     return costs

@@ -38,7 +38,11 @@ class StepsChoice(Protocol):
     """A value for `batch_size=` that decides which rows are in a step, such as `loadax.Buckets`."""
 
     def steps(
-        self, dataset: Dataset, num_epochs: int | None, remainder: Remainder, quarantine: Integers
+        self,
+        dataset: Dataset,
+        num_epochs: int | None,
+        remainder: Remainder,
+        quarantine: Integers,
     ) -> tuple[Steps, tuple[tuple[int, Dataset], ...]]:
         """Makes the steps of a run, and the dataset of each shape of them by its first step.
 
@@ -150,7 +154,12 @@ class RowCache(Protocol):
 class RowFailures(Protocol):
     """Counts rows that could not be read, and ends the run if they are too many."""
 
-    def count(self, rows: int, failures: Sequence[Failure], place: Callable[[int], tuple[int, int]]) -> None:
+    def count(
+        self,
+        rows: int,
+        failures: Sequence[Failure],
+        place: Callable[[int], tuple[int, int]],
+    ) -> None:
         """Counts a piece of `rows` rows. `place`: function of a row of it: its step, and its position in the batch.
 
         Raises:
@@ -198,7 +207,11 @@ class PieceExecutor(Protocol):
     closed: bool
 
     def load(
-        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+        self,
+        reader: Reader,
+        options: FillOptions,
+        prefetch_bytes: int,
+        family: tuple[Reader, ...] = (),
     ) -> LoadedJob:
         """Makes a job for the workers.
 
@@ -288,7 +301,13 @@ class Agreement(Protocol):
 
     waiting: tuple[float, int] | None
 
-    def goes_on(self, step: int, mine: LaneProgress, ended_lane: str, check: Callable[[], None]) -> bool:
+    def goes_on(
+        self,
+        step: int,
+        mine: LaneProgress,
+        ended_lane: str,
+        check: Callable[[], None],
+    ) -> bool:
         """Whether a step that this process has read is part of the run. Waits for the others.
 
         Args:

@@ -28,7 +28,14 @@ from loadax.sharding.mesh import resolve_mesh
 
 # Begins the exchange with the other hosts of a run; see `join_hosts`.
 JoinHosts: TypeAlias = Callable[
-    [BatchPipeline, Mesh | None, HostShard, int, Callable[[], tuple[int, Stats]], Callable[[BaseException], None]],
+    [
+        BatchPipeline,
+        Mesh | None,
+        HostShard,
+        int,
+        Callable[[], tuple[int, Stats]],
+        Callable[[BaseException], None],
+    ],
     OtherHosts | None,
 ]
 
@@ -52,7 +59,9 @@ class Ledger:
         return self.first + self.monitor.step
 
 
-def join_hosts(runs: LoaderRuns, order: OrderHash, pipeline: BatchPipeline, mesh: Any, *run: Any) -> OtherHosts | None:
+def join_hosts(
+    runs: LoaderRuns, order: OrderHash, pipeline: BatchPipeline, mesh: Any, *run: Any
+) -> OtherHosts | None:
     """The exchange with the other hosts of a run; None if there are none.
 
     Args:
@@ -88,14 +97,21 @@ class Target(NamedTuple):
 
     def on_mesh(self, mesh: Mesh, partition: Any) -> "Target":
         """The same batches on another mesh. `partition`: None for the same."""
-        pipeline = self.pipeline if partition is None else self.pipeline.with_partition(partition)
+        if partition is None:
+            pipeline = self.pipeline
+        else:
+            pipeline = self.pipeline.with_partition(partition)
         shard = partial(pipeline.shard, resolve_mesh(mesh))
-        return self._replace(pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True)
+        return self._replace(
+            pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True
+        )
 
     def shape_step(self, step: int) -> int:
         """The step whose shapes the present batches have: the last one, if the run is over."""
         num_steps = self.pipeline.plan.num_steps
-        return step if num_steps is None else min(step, num_steps - 1)
+        if num_steps is None:
+            return step
+        return min(step, num_steps - 1)
 
 
 @final
@@ -110,15 +126,31 @@ class RunGuard:
         ledger: Counters of the iterator.
     """
 
-    def __init__(self, owner: Any, target: Target, step: int, streams: Lanes | None, ledger: Ledger):
-        pipeline, options = target.pipeline, target.pipeline.options
+    def __init__(
+        self,
+        owner: Any,
+        target: Target,
+        step: int,
+        streams: Lanes | None,
+        ledger: Ledger,
+    ):
+        pipeline = target.pipeline
+        options = target.pipeline.options
         self._stalls = stalls = StallCheck(options.stall_after, options.abort_after)
-        shard, progress = target.shard(target.shape_step(step)), lambda: (ledger.step, ledger.stats())
+        shard, progress = (
+            target.shard(target.shape_step(step)),
+            lambda: (ledger.step, ledger.stats()),
+        )
         # Exchange with the other hosts, if there are any.
-        self.hosts = stalls.hosts = target.join_hosts(pipeline, target.mesh, shard, step, progress, stalls.fail)
+        self.hosts = stalls.hosts = target.join_hosts(
+            pipeline, target.mesh, shard, step, progress, stalls.fail
+        )
         # Agreement with the other processes on the end of the streams, if there are any of both.
         self.agreement = stalls.agreement = _agreement(target, streams, ledger)
-        self.watch = RunWatch(stalls.needed * [stalls.check] + ([] if self.hosts is None else [self.hosts.check]))
+        self.watch = RunWatch(
+            stalls.needed * [stalls.check]
+            + ([] if self.hosts is None else [self.hosts.check])
+        )
         # Whether a consumer has asked for a batch.
         self.waited_for = False
         # Apart from the threads that read: a Ctrl-C may come while these are replaced.
@@ -162,14 +194,22 @@ class RunGuard:
             self.agreement.close()
 
 
-def _agreement(target: Target, lanes: Lanes | None, ledger: Ledger) -> Agreement | None:
+def _agreement(
+    target: Target, lanes: Lanes | None, ledger: Ledger
+) -> Agreement | None:
     """The agreement on the end of streams that end, if several processes read them."""
     if lanes is None or lanes.endless:
         return None
     from loadax.loader.watch.stream_end import agree_on_end
 
     options = target.pipeline.options
-    return agree_on_end(lanes.end_rule, options.shard, target.mesh, options.abort_after, lambda: ledger.step)
+    return agree_on_end(
+        lanes.end_rule,
+        options.shard,
+        target.mesh,
+        options.abort_after,
+        lambda: ledger.step,
+    )
 
 
 @final
@@ -198,31 +238,50 @@ class Stretch:
         before: "Stretch | None",
         earlier: RunMonitor | None,
     ):
-        options, like = target.pipeline.options, target.shape_step(step)
-        self.first, self.streams, self.guard = first, streams, guard
-        self.shard, self._prefetch_bytes = target.shard, options.prefetch_bytes
+        options = target.pipeline.options
+        like = target.shape_step(step)
+        self.first = first
+        self.streams = streams
+        self.guard = guard
+        self.shard = target.shard
+        self._prefetch_bytes = options.prefetch_bytes
         # Whether the streams have ended.
         self.ended = False
         # First step of the stretch that replaces this one. None: there is none.
         self.replaced_at: int | None = None
         self.process = os.getpid()
         self.caller: Caller = Caller() if before is None else before.caller
-        executor: PieceExecutor = open_executor(options) if before is None else before.executor
+        executor: PieceExecutor
+        if before is None:
+            executor = open_executor(options)
+        else:
+            executor = before.executor
         try:
             if before is not None:
                 before.leave()
             if executor.closed:
                 executor = open_executor(options)
             make = target.pipeline.producer
-            producer = self.caller.run(make, target.shard(like), like, executor, streams, target.shard)
+            producer = self.caller.run(
+                make, target.shard(like), like, executor, streams, target.shard
+            )
             # Later stretches keep its result.
-            tuner = WorkerAutotuner(executor.first, executor.concurrency, executor.settling)
-            self.autotuner: WorkerAutotuner = tuner if before is None else before.autotuner
-            self.monitor = RunMonitor(producer, options, step, self.autotuner, earlier)
+            tuner = WorkerAutotuner(
+                executor.first, executor.concurrency, executor.settling
+            )
+            self.autotuner: WorkerAutotuner = (
+                tuner if before is None else before.autotuner
+            )
+            self.monitor = RunMonitor(
+                producer, options, step, self.autotuner, earlier
+            )
             self.scheduler = PrefetchScheduler(producer, step, options, self.monitor)
             self.executor: PieceExecutor = executor
             # Step of the run from which on batches have other shapes.
-            self.end = None if producer.end is None else first + producer.end
+            if producer.end is None:
+                self.end = None
+            else:
+                self.end = first + producer.end
             self._threads = ThreadPool(self.scheduler, executor, self.caller)
         except BaseException:
             executor.close()
@@ -242,7 +301,10 @@ class Stretch:
         """Waits for the next step of the run, as `PrefetchScheduler.next_batch`."""
         wait = self.scheduler.next_batch
         # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
-        step, batch, host = wait() if self.executor.concurrency else self.caller.run(wait)
+        if self.executor.concurrency:
+            step, batch, host = wait()
+        else:
+            step, batch, host = self.caller.run(wait)
         return self.first + step, batch, host
 
     def leave_memory(self, used: int) -> None:
@@ -256,18 +318,22 @@ class Stretch:
             step: The step.
             check: Raises an error if waiting for the other processes is in vain.
         """
-        streams, agreement = self.streams, self.guard.agreement
+        streams = self.streams
+        agreement = self.guard.agreement
         if streams is None:
             return True
         if agreement is not None:
-            return agreement.goes_on(step, streams.progress, streams.ended_lane, check)
+            return agreement.goes_on(
+                step, streams.progress, streams.ended_lane, check
+            )
         return streams.goes_on(step)
 
     def leave(self) -> None:
         """Ends the threads, and leaves the workers to the next stretch, unless they are busy for long."""
         if self.open:
             if not self._threads.pause():
-                self.executor.close()  # starting new workers is faster than waiting for useless tasks
+                # starting new workers is faster than waiting for useless tasks
+                self.executor.close()
             # Detach last: after a Ctrl-C, the finalizer must still close the scheduler.
             self._finalizer.detach()
 

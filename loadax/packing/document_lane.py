@@ -31,22 +31,35 @@ class DocumentLane:
         rows: Iterator over the rows of the lane, before the maps.
     """
 
-    def __init__(self, reader: Reader, stream: StreamSource, lane: int, epoch: int, rows: Iterator[Any]):
+    def __init__(
+        self,
+        reader: Reader,
+        stream: StreamSource,
+        lane: int,
+        epoch: int,
+        rows: Iterator[Any],
+    ):
         self._opened = OpenStream(stream)
         self._reader = reader.with_source(self._opened)
-        self.lane, self.lanes = lane, stream.lanes
-        self._epochs, self._rows = np.array([epoch]), rows
+        self.lane = lane
+        self.lanes = stream.lanes
+        self._epochs = np.array([epoch])
+        self._rows = rows
         # What gives the iterator's state and sets it; None: it has no state.
         self.methods = state_methods(rows)
         self.number = 0  # of the next document
 
     def read(self) -> tuple[Tree, int] | None:
         """The next document, and its row. None: the epoch ends."""
-        items, row = [*islice(self._rows, 1)], self.row_of(self.number)
+        items = [*islice(self._rows, 1)]
+        row = self.row_of(self.number)
         if not items:
             return None
         owned = isinstance(self._rows, DatasetLane) and not self._reader.maps
-        document = items[0] if owned else self._mapped(items, np.array([row]))
+        if owned:
+            document = items[0]
+        else:
+            document = self._mapped(items, np.array([row]))
         self.number += 1
         return document, row
 
@@ -64,7 +77,8 @@ class DocumentLane:
 
     def skip_to(self, number: int) -> None:
         """Skips documents, which are not mapped."""
-        skipped, self.number = number - self.number, number
+        skipped = number - self.number
+        self.number = number
         if isinstance(self._rows, DatasetLane):
             self._rows.skip(skipped)
         else:
@@ -72,8 +86,14 @@ class DocumentLane:
 
     def state(self) -> DocumentState | None:
         """The state before the next document. None: there is none."""
-        state = None if self.methods is None else self.methods[0]()
-        return None if state is None else (self.number, copy.deepcopy(state))  # the iterator may change it
+        if self.methods is None:
+            state = None
+        else:
+            state = self.methods[0]()
+        # the iterator may change it
+        if state is None:
+            return None
+        return (self.number, copy.deepcopy(state))
 
     def set_state(self, state: DocumentState) -> None:
         assert self.methods is not None

@@ -41,13 +41,20 @@ def check_documents(reader: Reader, order: Order) -> None:
         ArgumentError: If there are none, or infinitely many, or a map is random.
     """
     if not order.size:
-        raise ArgumentError("pack() needs documents, but the dataset has no rows; check its source or slice")
+        raise ArgumentError(
+            "pack() needs documents, but the dataset has no rows; check its source "
+            "or slice"
+        )
     if order.size >= _INFINITE:
-        raise ArgumentError("pack() of a dataset that never ends; mix with stop='first' or 'all', or pack first")
+        raise ArgumentError(
+            "pack() of a dataset that never ends; mix with stop='first' or 'all', or "
+            "pack first"
+        )
     check_fixed_rows(order, "pack()")
     if reader.traits.random:
         raise ArgumentError(
-            "pack() reads documents once; call pack() first, then the random map, or one with_epoch=True"
+            "pack() reads documents once; call pack() first, then the random map, or "
+            "one with_epoch=True"
         )
     refuse_batch_maps(reader)
 
@@ -66,15 +73,30 @@ class Documents:
         LeafError: If a record is not a document. The message names its row.
     """
 
-    def __init__(self, reader: Reader, order: Order, options: PackOptions, key: str | None):
-        self.reader, self.order, self.size, self.key = reader, order, order.size, key
+    def __init__(
+        self, reader: Reader, order: Order, options: PackOptions, key: str | None
+    ):
+        self.reader = reader
+        self.order = order
+        self.size = order.size
+        self.key = key
         self.traits = reader.traits
-        visits = (self.visits(np.array([number])) for number in range(min(self.size, _DOCUMENTS_PER_READ)))
-        found = find_form(((self.reader.examples(each)[0], int(each.rows[0])) for each in visits), options)
+        visits = (
+            self.visits(np.array([number]))
+            for number in range(min(self.size, _DOCUMENTS_PER_READ))
+        )
+        found = find_form(
+            ((self.reader.examples(each)[0], int(each.rows[0])) for each in visits),
+            options,
+        )
         assert found is not None, "a dataset without rows is refused"
         self.form: Form = found[0]
         self.options: PackOptions = found[1]  # with the budgets of all leaves
-        self.flat = reader.traits.reads_parts and not options.by_leaf and not self.form.one_value
+        self.flat = (
+            reader.traits.reads_parts
+            and not options.by_leaf
+            and not self.form.one_value
+        )
         # int64[n, lengths]: expected lengths of documents that are read whole; a change is an error.
         self.known: Integers | None = None
 
@@ -93,22 +115,33 @@ class Documents:
     def columns(self, numbers: Integers) -> list[Column]:
         """The leaves of these documents, read whole, by leaf. They must be neither written to nor kept."""
         visits = self.visits(numbers)
-        return self.form.columns(self.reader.lent_examples(visits), visits.rows.tolist())
+        return self.form.columns(
+            self.reader.lent_examples(visits), visits.rows.tolist()
+        )
 
     def parts(self, requests: Sequence[PartsRequest]) -> list[list[Array | None]]:
         """Reads parts of documents, concatenated, for every wanted leaf of each request."""
         if self.flat:
             read = self.reader.source.read_parts
             return [
-                read(self.row_of(numbers), skips, lengths, wanted) if any(wanted) else [None] * len(wanted)
+                read(self.row_of(numbers), skips, lengths, wanted)
+                if any(wanted)
+                else [None] * len(wanted)
                 for numbers, skips, lengths, wanted in requests
             ]
         needed = [request.numbers for request in requests if any(request.wanted)]
         numbers = np.unique(np.concatenate([np.empty(0, np.int64), *needed]))
-        columns = self.columns(numbers) if len(numbers) else [[]] * len(self.form.dtypes)
+        if len(numbers):
+            columns = self.columns(numbers)
+        else:
+            columns = [[]] * len(self.form.dtypes)
         self._check_unchanged(numbers, columns)
         return [
-            cut_documents(request._replace(numbers=np.searchsorted(numbers, request.numbers)), columns, self.form)
+            cut_documents(
+                request._replace(numbers=np.searchsorted(numbers, request.numbers)),
+                columns,
+                self.form,
+            )
             for request in requests
         ]
 
@@ -125,8 +158,13 @@ class Documents:
             out[numbers] = lengths
         if (out < 0).any():
             wrong = np.flatnonzero(out < 0)[:1]
-            what = f"{self.reader.source.type_name}.lengths gave {out[wrong][0]} for row {self.row_of(wrong)[0]}"
-            raise SourceError(f"{what}; return the length of each document, 0 or more")
+            what = (
+                f"{self.reader.source.type_name}.lengths gave {out[wrong][0]} for "
+                f"row {self.row_of(wrong)[0]}"
+            )
+            raise SourceError(
+                f"{what}; return the length of each document, 0 or more"
+            )
         return out[:, None]
 
     def measure(self, numbers: Integers) -> Integers:
@@ -142,15 +180,17 @@ class Documents:
     def _check_unchanged(self, numbers: Integers, columns: Sequence[Column]) -> None:
         if self.known is None:
             return
-        known, found = self.known[numbers], self.form.lengths(columns)
+        known = self.known[numbers]
+        found = self.form.lengths(columns)
         for index in np.flatnonzero((found != known).any(axis=1))[:1]:
             row, now, before = (
                 self.row_of(numbers[[index]])[0],
                 *(str(each[index].tolist())[1:-1] for each in (found, known)),
             )
             raise LeafError(
-                f"row {row} has length {now}, but had length {before} when it was packed; data and maps must "
-                "return the same on every read: call pack() again, and apply random maps after it"
+                f"row {row} has length {now}, but had length {before} when it was "
+                "packed; data and maps must return the same on every read: call "
+                "pack() again, and apply random maps after it"
             )
 
 
@@ -180,11 +220,14 @@ class LengthWork:
 
     def compute(self, part: int, over: threading.Event) -> dict[str, Array]:
         """Lengths of the documents of a part."""
-        numbers, lengths = np.array(self.parts[part]), []
+        numbers = np.array(self.parts[part])
+        lengths = []
         for low in range(0, len(numbers), _DOCUMENTS_PER_READ):
             if over.is_set():
                 raise CancelledError
-            lengths.append(self.documents.measure(numbers[low : low + _DOCUMENTS_PER_READ]))
+            lengths.append(
+                self.documents.measure(numbers[low : low + _DOCUMENTS_PER_READ])
+            )
         return {"lengths": np.concatenate(lengths)}
 
 
@@ -196,11 +239,17 @@ def refuse_batch_maps(reader: Reader) -> None:
     """
     for transform in reader.maps:
         if isinstance(transform, BatchMap):
-            what = f"map_batch {name_of(transform.function)} needs rows of equal shape"
-            raise ArgumentError(f"{what}, but documents differ in length; use map before pack")
+            what = (
+                f"map_batch {name_of(transform.function)} needs rows of equal shape"
+            )
+            raise ArgumentError(
+                f"{what}, but documents differ in length; use map before pack"
+            )
 
 
-def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) -> list[Array | None]:
+def cut_documents(
+    request: PartsRequest, columns: Sequence[Column], form: Form
+) -> list[Array | None]:
     """Parts of documents, concatenated, for every wanted leaf of a request.
 
     Args:
@@ -208,11 +257,24 @@ def cut_documents(request: PartsRequest, columns: Sequence[Column], form: Form) 
         columns: Leaves of the documents, by leaf.
         form: Form of the documents.
     """
-    numbers, total, out = request.numbers.tolist(), int(request.lengths.sum()), list[Array | None]()
-    for column, dtype, shape, want in zip(columns, form.dtypes, form.shapes, request.wanted, strict=True):
+    numbers = request.numbers.tolist()
+    total = int(request.lengths.sum())
+    out = list[Array | None]()
+    for column, dtype, shape, want in zip(
+        columns, form.dtypes, form.shapes, request.wanted, strict=True
+    ):
         parts = [column[number] for number in numbers if want]
         if sum(map(len, parts)) != total:  # not whole documents
-            bounds = zip(request.skips.tolist(), (request.skips + request.lengths).tolist(), strict=True)
-            parts = [part[low:high] for part, (low, high) in zip(parts, bounds, strict=False)]
-        out.append(np.concatenate(parts or [np.empty((0, *shape), dtype)]) if want else None)
+            bounds = zip(
+                request.skips.tolist(),
+                (request.skips + request.lengths).tolist(),
+                strict=True,
+            )
+            parts = [
+                part[low:high]
+                for part, (low, high) in zip(parts, bounds, strict=False)
+            ]
+        out.append(
+            np.concatenate(parts or [np.empty((0, *shape), dtype)]) if want else None
+        )
     return out

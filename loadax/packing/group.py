@@ -21,27 +21,59 @@ from loadax.row_index.integers import integers_of
 _MOST = (1 << 31) - 1  # plans have int32 sizes
 
 
-def group_options(budgets: Any, method: Any, long: Any, window: Any, most_rows: Any) -> PackOptions:
+def group_options(
+    budgets: Any, method: Any, long: Any, window: Any, most_rows: Any
+) -> PackOptions:
     """The arguments of `Dataset.group` as options of a plan, with the budgets by ascending name.
 
     Raises:
         ArgumentError: When one can't be used.
     """
     if isinstance(budgets, Mapping) and budgets:
-        limits = {name: integer(f"budgets[{name!r}]", budgets[name], 1, _MOST) for name in sorted(budgets)}
+        limits = {
+            name: integer(f"budgets[{name!r}]", budgets[name], 1, _MOST)
+            for name in sorted(budgets)
+        }
     else:
-        limits = {ALL: integer("budgets", budgets, 1, _MOST, "an int of 1 or more, or a dict of them by name")}
+        limits = {
+            ALL: integer(
+                "budgets",
+                budgets,
+                1,
+                _MOST,
+                "an int of 1 or more, or a dict of them by name",
+            )
+        }
     choice("method", method, ("best_fit", "first_fit"))
-    choice("long", long, ("error", "drop"), "'error' or 'drop': what to do with rows larger than a budget")
-    default = WINDOW if ALL in limits else WINDOW_BY_LEAF
+    choice(
+        "long",
+        long,
+        ("error", "drop"),
+        "'error' or 'drop': what to do with rows larger than a budget",
+    )
+    if ALL in limits:
+        default = WINDOW
+    else:
+        default = WINDOW_BY_LEAF
     window = integer("window", default if window is None else window, 1)
-    most = None if most_rows is None else integer("most_rows", most_rows, 1)
+    if most_rows is None:
+        most = None
+    else:
+        most = integer("most_rows", most_rows, 1)
     return PackOptions(limits, method, long, window, most_documents=most)
 
 
-def group(reader: Reader, order: Order, plan_options: PackOptions, given: Any, options: Options) -> GroupedSource:
+def group(
+    reader: Reader,
+    order: Order,
+    plan_options: PackOptions,
+    given: Any,
+    options: Options,
+) -> GroupedSource:
     """Groups the rows that a reader returns in an order; see `Dataset.group`."""
-    sizes = integers_of("group", "sizes", given, [*plan_options.seq_lens], reader, order, options)
+    sizes = integers_of(
+        "group", "sizes", given, [*plan_options.seq_lens], reader, order, options
+    )
     sizes[~sizes.any(axis=1)] = 1  # a plan leaves out what is empty
     _check_sizes(sizes, plan_options, order)
     digest = digest_values(sizes)
@@ -52,8 +84,17 @@ def group(reader: Reader, order: Order, plan_options: PackOptions, given: Any, o
         lambda entry: check_arrays(entry.arrays, sizes, plan_options),
         lambda: Entry(plan_arrays(sizes, plan_options), {}),
     ).arrays
-    described = ["group", PACK_VERSION, *plan_options.described, digest, describe_first_epoch(order), reader.describe()]
-    return GroupedSource(reader, order, arrays["bounds"], arrays["documents"], described)
+    described = [
+        "group",
+        PACK_VERSION,
+        *plan_options.described,
+        digest,
+        describe_first_epoch(order),
+        reader.describe(),
+    ]
+    return GroupedSource(
+        reader, order, arrays["bounds"], arrays["documents"], described
+    )
 
 
 def _check_sizes(sizes: Integers, options: PackOptions, order: Order) -> None:
@@ -62,8 +103,15 @@ def _check_sizes(sizes: Integers, options: PackOptions, order: Order) -> None:
         return
     position = int(np.argmin(fits))
     row = order.visits(np.zeros(1, np.int64), np.array([position])).rows[0]
-    what = f"row {row} has size {str(sizes[position].tolist())[1:-1]}, larger than budgets={options.seq_len}, as are "
-    remedy = "pass larger ones" if options.long == "drop" else "pass larger ones, or long='drop' to leave such rows out"
+    what = (
+        f"row {row} has size {str(sizes[position].tolist())[1:-1]}, larger than "
+        f"budgets={options.seq_len}, as are "
+    )
+    if options.long == "drop":
+        remedy = "pass larger ones"
+    else:
+        remedy = "pass larger ones, or long='drop' to leave such rows out"
     raise ArgumentError(
-        f"{what}{np.count_nonzero(~fits) - 1} others of {len(sizes)} rows; {remedy}", argument="budgets"
+        f"{what}{np.count_nonzero(~fits) - 1} others of {len(sizes)} rows; {remedy}",
+        argument="budgets",
     )

@@ -17,12 +17,22 @@ def documents_identity(documents: Documents) -> dict[str, Any]:
         "documents": documents.size,
         "order": describe_first_epoch(documents.order),
         "maps": documents.reader.describe(),
-        "functions": [fingerprint(transform.function).digest for transform in documents.reader.maps]
+        "functions": [
+            fingerprint(transform.function).digest
+            for transform in documents.reader.maps
+        ]
         if documents.key is None
         else ["key", documents.key],
-        "leaves": [[path, str(dtype)] for path, dtype in zip(documents.form.paths, documents.form.dtypes, strict=True)],
+        "leaves": [
+            [path, str(dtype)]
+            for path, dtype in zip(
+                documents.form.paths, documents.form.dtypes, strict=True
+            )
+        ],
         **({"budgets": documents.options.leaves} if documents.options.leaves else {}),
         **({"shapes": documents.form.shapes} if any(documents.form.shapes) else {}),
-        "contents of a sample": digest_of(leaf for leaves in sample for leaf in leaves),
+        "contents of a sample": digest_of(
+            leaf for leaves in sample for leaf in leaves
+        ),
         **identify(documents.reader.source),
     }

@@ -18,7 +18,9 @@ from loadax.sources.stream.source import StreamSource
 _MOST_EMPTY = 512  # documents that are read to find the dtypes of all leaves
 
 
-def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple[StreamSource, LaneVerb]:
+def pack_stream(
+    reader: Reader, options: PackOptions, filling: Filling
+) -> tuple[StreamSource, LaneVerb]:
     """The stream of packed rows, and the verb that makes them; see `Dataset.pack`.
 
     Args:
@@ -32,14 +34,20 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     """
     stream = reader.source
     if not isinstance(stream, StreamSource):
-        raise ArgumentError("pack() after mix() of streams would break its proportions; pack each part, then mix them")
+        raise ArgumentError(
+            "pack() after mix() of streams would break its proportions; pack each "
+            "part, then mix them"
+        )
     refuse_batch_maps(reader)
     stream = stream.of_rows()
     reader = reader.with_source(stream)
     documents = DocumentLane(reader, stream, 0, 0, stream.leading_rows())
     found = find_form(islice(iter(documents.read, None), _MOST_EMPTY), options)
     if found is None:
-        raise SourceError("pack() needs documents, but lane 0 of the stream has none; check what opens its lanes")
+        raise SourceError(
+            "pack() needs documents, but lane 0 of the stream has none; check what "
+            "opens its lanes"
+        )
     form, options, leaves = found
     if not (filling.given or options.shift or options.by_leaf):
         warn_of_shifted(form, lambda: [[leaf] for leaf in leaves])
@@ -47,8 +55,16 @@ def pack_stream(reader: Reader, options: PackOptions, filling: Filling) -> tuple
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
     lanes = PackedLanes(reader, stream, Packing(form, options, rows))
     source = StreamSource(lanes, stream.lanes, rows.spec, stream.origin, below)
-    described = ["pack", NEXT_ROW_VERSION, *options.described, *filling, *options.newer]
-    return source, LaneVerb(f"pack({options.seq_len}, {_text(options, filling)})", described)
+    described = [
+        "pack",
+        NEXT_ROW_VERSION,
+        *options.described,
+        *filling,
+        *options.newer,
+    ]
+    return source, LaneVerb(
+        f"pack({options.seq_len}, {_text(options, filling)})", described
+    )
 
 
 def _text(options: PackOptions, filling: Filling) -> str:
@@ -61,5 +77,7 @@ def _text(options: PackOptions, filling: Filling) -> str:
         ("value", filling.value, 0),
         ("bos", filling.bos, None),
     ]
-    more = [f"{name}={value!r}" for name, value, default in chosen if value != default]
+    more = [
+        f"{name}={value!r}" for name, value, default in chosen if value != default
+    ]
     return ", ".join([f"method={options.method!r}", *more])

@@ -66,18 +66,29 @@ class PackedSource(BaseSource):
     spec: Tree = None
 
     def __init__(
-        self, documents: Documents, groups: Sequence[Group], rows: PackedRows, described: list[Any], summary: str
+        self,
+        documents: Documents,
+        groups: Sequence[Group],
+        rows: PackedRows,
+        described: list[Any],
+        summary: str,
     ):
-        self._documents, self._groups, self._plan = documents, groups, groups[0].plan
-        self._rows, self.described, self._summary = rows, [described], summary
+        self._documents = documents
+        self._groups = groups
+        self._plan = groups[0].plan
+        self._rows = rows
+        self.described = [described]
+        self._summary = summary
         flat = documents.flat
         several = self._plan.reads_per_document > 1 or documents.order.repeats
         self.traits = Traits(
-            reads_columns=flat,  # documents that are read whole cost the same for any columns
+            # documents that are read whole cost the same for any columns
+            reads_columns=flat,
             owns_memory=True,
             concurrent_reads=documents.traits.concurrent_reads,
             num_maps=documents.traits.num_maps + 1,
-            runs_python=not flat or documents.reader.source.traits.runs_python,  # whole documents are read one by one
+            # whole documents are read one by one
+            runs_python=not flat or documents.reader.source.traits.runs_python,
             shared_by=documents.reader.traits.shared_by or "pack()" * several,
         )
         self._by_leaf = groups[0].name != ALL
@@ -92,16 +103,26 @@ class PackedSource(BaseSource):
     @property
     def children(self) -> Sequence[Child]:
         documents = self._documents
-        times = self._plan.reads_per_document * documents.size / max(1, len(documents.reader.source))
-        return (Child("", documents.reader.source, None, times, documents.reader.maps),)
+        times = (
+            self._plan.reads_per_document
+            * documents.size
+            / max(1, len(documents.reader.source))
+        )
+        return (
+            Child("", documents.reader.source, None, times, documents.reader.maps),
+        )
 
     def map_children(self, wrap: MapChild) -> "PackedSource":
         documents = self._documents.with_source(wrap(self.children[0]))
-        return PackedSource(documents, self._groups, self._rows, self.described[0], self._summary)
+        return PackedSource(
+            documents, self._groups, self._rows, self.described[0], self._summary
+        )
 
     @property
     def child_order(self) -> Order | None:
-        return self._documents.order if self._plan.in_order else None
+        if self._plan.in_order:
+            return self._documents.order
+        return None
 
     @cached_property
     def chunks(self) -> Integers | None:
@@ -109,7 +130,8 @@ class PackedSource(BaseSource):
         starts = chunk_starts(self._documents.reader.source)
         if starts is None or not self._plan.in_order:
             return None
-        begins, last = [], -1
+        begins = []
+        last = -1
         for low in range(0, len(self), _AT_ONCE):
             rows = np.arange(low, min(low + _AT_ONCE, len(self)))
             firsts = self._documents.row_of(self._plan.first_documents(rows))
@@ -135,24 +157,40 @@ class PackedSource(BaseSource):
         parts = [
             [skips.tolist(), lengths.tolist(), (segment.columns + begins).tolist()]
             for segment in segments
-            for skips, lengths, begins in [self._rows.without_bos(segment.skips, segment.lengths)]
+            for skips, lengths, begins in [
+                self._rows.without_bos(segment.skips, segment.lengths)
+            ]
         ]
         if not self._by_leaf:
-            return [DocumentPart(*fields) for fields in zip(rows, *parts[0], strict=True)]
+            return [
+                DocumentPart(*fields) for fields in zip(rows, *parts[0], strict=True)
+            ]
         names = [group.name for group in self._groups if group.name != DOCUMENTS]
         return [
             PackedDocument(
                 inner,
-                *({name: part[field][index] for name, part in zip(names, parts, strict=False)} for field in (1, 2)),
+                *(
+                    {
+                        name: part[field][index]
+                        for name, part in zip(names, parts, strict=False)
+                    }
+                    for field in (1, 2)
+                ),
             )
             for index, inner in enumerate(rows)
         ]
 
     def read(self, rows: Integers) -> Tree:
-        return self._rows.read(len(rows), self._segments(rows), self._documents.parts, self._row_of)
+        return self._rows.read(
+            len(rows), self._segments(rows), self._documents.parts, self._row_of
+        )
 
-    def read_into(self, rows: Integers, boxes: Sequence[Columns | None], out: Outputs) -> None:
-        self._rows.read_into(self._segments(rows), self._documents.parts, self._row_of, boxes, out)
+    def read_into(
+        self, rows: Integers, boxes: Sequence[Columns | None], out: Outputs
+    ) -> None:
+        self._rows.read_into(
+            self._segments(rows), self._documents.parts, self._row_of, boxes, out
+        )
 
     def _row_of(self, document: int) -> int:
         return int(self._documents.row_of(np.array([document]))[0])

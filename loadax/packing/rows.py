@@ -17,7 +17,9 @@ from loadax.plan.pack import ADDED, PackOptions
 from loadax.protocols import ArraySpec, Columns, Integers, Segments, Tree
 from loadax.sources.base import asked_for
 
-_FEW, _SHORT = 32, 16  # bounds, and entries for each, up to which a copy of each stretch is slower than one by a mask
+# bounds, and entries for each, up to which a copy of each stretch is slower than one by a mask
+_FEW = 32
+_SHORT = 16
 _MASK = "loss_mask"
 _DTYPES = dict(zip(ADDED, map(np.dtype, ("int32", "int32", "bool")), strict=True))
 
@@ -96,14 +98,22 @@ class _Cut:
     @cached_property
     def positions(self) -> Integers:
         """Position of each entry in its segment."""
-        narrow: Any = np.int32 if self.total < 1 << 31 else np.int64
-        found: Integers = np.repeat((self.begun - self.before).astype(narrow), self.lengths)
+        narrow: Any
+        if self.total < 1 << 31:
+            narrow = np.int32
+        else:
+            narrow = np.int64
+        found: Integers = np.repeat(
+            (self.begun - self.before).astype(narrow), self.lengths
+        )
         return found + np.arange(self.total, dtype=narrow)
 
     @cached_property
     def bounds(self) -> Integers:
         """Begin and end of each stretch of columns with entries, counted over all rows."""
-        bounds, counts = np.unique([self.columns, self.columns + self.lengths], return_counts=True)
+        bounds, counts = np.unique(
+            [self.columns, self.columns + self.lengths], return_counts=True
+        )
         return bounds[counts == 1]  # the others are where two segments adjoin
 
 
@@ -126,53 +136,94 @@ class PackedRows:
     """
 
     def __init__(self, form: Form, options: PackOptions, filling: Filling):
-        self._form, self._shift, self._bos = form, options.shift, filling.bos is not None
+        self._form = form
+        self._shift = options.shift
+        self._bos = filling.bos is not None
         self._all_count = filling.given or options.shift
-        self._missing, self._offsets = options.missing, options.offsets
+        self._missing = options.missing
+        self._offsets = options.offsets
         budgets = [*options.seq_lens]
         leaves = [
             _Shown(group, leaf, dtype, shape)
-            for leaf, (group, dtype, shape) in enumerate(zip(form.groups, form.dtypes, form.shapes, strict=True))
+            for leaf, (group, dtype, shape) in enumerate(
+                zip(form.groups, form.dtypes, form.shapes, strict=True)
+            )
         ]
         for name, budget in options.offsets.items():
             leaf = form.names.index(name)
             leaves[leaf] = _with_offset(name, leaves[leaf], budgets, budget, options)
-        shows: dict[str, Any] = {**form.build(leaves)}  # a dict, whatever mapping a document is
+        # a dict, whatever mapping a document is
+        shows: dict[str, Any] = {**form.build(leaves)}
         if options.shift:
             _shift_leaves(shows)
         added = {
-            f"{budget}_{name}" if options.by_leaf else name: _Shown(group, name, _DTYPES[name])
+            f"{budget}_{name}" if options.by_leaf else name: _Shown(
+                group, name, _DTYPES[name]
+            )
             for group, budget in enumerate(budgets)
             for name in options.add
             if not (options.by_leaf and name == _MASK)
         }
-        self._own_mask = _own_mask(shows.get(_MASK)) if _MASK in added else None
+        if _MASK in added:
+            self._own_mask = _own_mask(shows.get(_MASK))
+        else:
+            self._own_mask = None
         if form.one_value and "segment_ids" in options.add:
             if "documents_segment_ids" in added:
-                what = "the budget 'documents' and leaves of one value a document would share 'documents_segment_ids'"
-                raise ArgumentError(f"{what}; name it otherwise: .rename({{'documents': 'texts'}})", argument="seq_len")
-            added["documents_segment_ids"] = _Shown(len(budgets), "segment_ids", _DTYPES["segment_ids"])
+                what = (
+                    "the budget 'documents' and leaves of one value a document would "
+                    "share 'documents_segment_ids'"
+                )
+                raise ArgumentError(
+                    f"{what}; name it otherwise: .rename({{'documents': 'texts'}})",
+                    argument="seq_len",
+                )
+            added["documents_segment_ids"] = _Shown(
+                len(budgets), "segment_ids", _DTYPES["segment_ids"]
+            )
         for name in added:
             if name in shows and name != _MASK:
-                raise ArgumentError(f"pack() adds {name!r}, which documents have; rename or drop it in a map")
+                raise ArgumentError(
+                    f"pack() adds {name!r}, which documents have; rename or drop it "
+                    "in a map"
+                )
         self._shows: list[_Shown]
-        self._shows, self._structure = flatten({**shows, **added}, is_leaf=lambda node: isinstance(node, _Shown))
+        self._shows, self._structure = flatten(
+            {**shows, **added}, is_leaf=lambda node: isinstance(node, _Shown)
+        )
         sizes = [*options.seq_lens.values(), options.most_documents or 0]
-        self._specs = [ArraySpec((sizes[shown.group], *shown.shape), shown.dtype) for shown in self._shows]
+        self._specs = [
+            ArraySpec((sizes[shown.group], *shown.shape), shown.dtype)
+            for shown in self._shows
+        ]
         self.spec = self._structure.build(self._specs)  # of a row
         self._fills = self._fill_values("value", filling.value)
-        self._bos_values = self._fill_values("bos", 0 if filling.bos is None else filling.bos)
+        self._bos_values = self._fill_values(
+            "bos", 0 if filling.bos is None else filling.bos
+        )
 
     def _fill_values(self, argument: str, value: Any) -> list[Any]:
         """Value of every leaf where no document has an entry."""
         named = dict(zip(self._structure.names, self._shows, strict=True))
         own = [name for name, shown in named.items() if isinstance(shown.what, int)]
-        if wrong := [name for name in value if name not in own] if isinstance(value, dict) else []:
-            what = f"{argument} has the key {wrong[0]!r}, which is not a leaf of the documents: {own}"
+        if (
+            wrong := [name for name in value if name not in own]
+            if isinstance(value, dict)
+            else []
+        ):
+            what = (
+                f"{argument} has the key {wrong[0]!r}, which is not a leaf of the "
+                f"documents: {own}"
+            )
             raise ArgumentError(f"{what}; leave it out", argument=argument)
-        return [fill_value(name, value, shown.dtype, argument) if name in own else 0 for name, shown in named.items()]
+        return [
+            fill_value(name, value, shown.dtype, argument) if name in own else 0
+            for name, shown in named.items()
+        ]
 
-    def read(self, rows: int, segments: Sequence[Segments], parts: ReadParts, row_of: RowOf) -> Tree:
+    def read(
+        self, rows: int, segments: Sequence[Segments], parts: ReadParts, row_of: RowOf
+    ) -> Tree:
         """Reads rows.
 
         Args:
@@ -200,37 +251,61 @@ class PackedRows:
         """Reads columns of rows into memory, see `BaseSource.read_into`; other arguments as for `read`."""
         together: dict[tuple[int, int, int], dict[int, NDArray[Any]]] = {}
         for leaf, box, destination in asked_for(range(len(self._shows)), boxes, out):
-            together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = destination
-        cuts = [self._cut(segments[group], group, low, high, leaves) for (group, low, high), leaves in together.items()]
+            together.setdefault((self._shows[leaf].group, *box[0]), {})[leaf] = (
+                destination
+            )
+        cuts = [
+            self._cut(segments[group], group, low, high, leaves)
+            for (group, low, high), leaves in together.items()
+        ]
         for cut, read in zip(cuts, parts([cut.request for cut in cuts]), strict=True):
             self._write(cut, read, boxes, segments, row_of)
 
-    def without_bos(self, skips: Integers, lengths: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+    def without_bos(
+        self, skips: Integers, lengths: Integers
+    ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """First entries and lengths of parts in the documents themselves, and which parts begin with `bos`."""
         if not self._bos:
             return skips, lengths, np.zeros(len(skips), np.bool_)
         begins = skips == 0
         return np.maximum(skips - 1, 0), lengths - begins, begins
 
-    def _cut(self, segments: Segments, group: int, low: int, high: int, out: dict[int, NDArray[Any]]) -> _Cut:
+    def _cut(
+        self,
+        segments: Segments,
+        group: int,
+        low: int,
+        high: int,
+        out: dict[int, NDArray[Any]],
+    ) -> _Cut:
         first = np.maximum(segments.columns, low)
         lengths = np.minimum(segments.columns + segments.lengths, high) - first
         visible = lengths > 0
-        segments, first, lengths = Segments(*(field[visible] for field in segments)), first[visible], lengths[visible]
+        segments = Segments(*(field[visible] for field in segments))
+        first = first[visible]
+        lengths = lengths[visible]
         begun = first - segments.columns
         wanted = [False] * len(self._form.dtypes)
         for leaf in out:
-            number = self._own_mask if self._shows[leaf].what == _MASK else self._shows[leaf].what
+            number = (
+                self._own_mask
+                if self._shows[leaf].what == _MASK
+                else self._shows[leaf].what
+            )
             if isinstance(number, int):
                 wanted[number] = True
         paired = self._shift and group < self._form.num_lengths
         if group < self._form.num_lengths:
             skips, read, begins = self.without_bos(segments.skips + begun, lengths)
         else:  # one value a document
-            skips, read, begins = np.zeros_like(lengths), lengths, np.zeros(len(lengths), np.bool_)
+            skips = np.zeros_like(lengths)
+            read = lengths
+            begins = np.zeros(len(lengths), np.bool_)
         request = PartsRequest(segments.documents, skips, read + paired, wanted)
         columns = segments.rows * (high - low) + first - low
-        return _Cut(segments, begun, lengths, columns, begins, visible, paired, request, out)
+        return _Cut(
+            segments, begun, lengths, columns, begins, visible, paired, request, out
+        )
 
     def _write(
         self,
@@ -249,10 +324,13 @@ class PackedRows:
             after = [None if part is None else part[last] for part in parts]
             parts = [None if part is None else part[kept] for part in parts]
         for leaf, destination in cut.out.items():
-            shown, box = self._shows[leaf], boxes[leaf]
+            shown = self._shows[leaf]
+            box = boxes[leaf]
             match shown.what:
                 case "segment_ids":
-                    values: Any = np.repeat(cut.segments.numbers.astype(shown.dtype), cut.lengths)
+                    values: Any = np.repeat(
+                        cut.segments.numbers.astype(shown.dtype), cut.lengths
+                    )
                 case "positions":
                     values = cut.positions
                 case "loss_mask":
@@ -260,14 +338,28 @@ class PackedRows:
                 case number:
                     assert isinstance(number, int)
                     assert box is not None
-                    following = after[number] if shown.ahead else None
-                    values = _entries(cut, parts[number], self._bos_values[leaf], following)
+                    if shown.ahead:
+                        following = after[number]
+                    else:
+                        following = None
+                    values = _entries(
+                        cut, parts[number], self._bos_values[leaf], following
+                    )
                     values = values[:, *(slice(*bounds) for bounds in box[1:])]
                     if shown.offset is not None:
-                        values = self._moved(leaf, values, cut, segments[shown.offset], row_of)
+                        values = self._moved(
+                            leaf, values, cut, segments[shown.offset], row_of
+                        )
             _put(values, cut.bounds, self._fills[leaf], destination)
 
-    def _moved(self, leaf: int, indices: NDArray[Any], cut: _Cut, segments: Segments, row_of: RowOf) -> NDArray[Any]:
+    def _moved(
+        self,
+        leaf: int,
+        indices: NDArray[Any],
+        cut: _Cut,
+        segments: Segments,
+        row_of: RowOf,
+    ) -> NDArray[Any]:
         """Indices of the row, from those of each document.
 
         Args:
@@ -284,15 +376,26 @@ class PackedRows:
         counts = np.repeat(segments.lengths[cut.visible], cut.lengths)
         shape = (-1, *[1] * (indices.ndim - 1))
         wrong = (indices < 0) | (indices >= counts.reshape(shape))
-        left = None if missing is None else indices == missing
+        if missing is None:
+            left = None
+        else:
+            left = indices == missing
         if left is not None:
             wrong &= ~left
         if wrong.any():
             entry = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             document = int(np.repeat(cut.segments.documents, cut.lengths)[entry[0]])
-            raise self._out_of_range(leaf, int(indices[entry]), int(counts[entry[0]]), row_of(document))
-        before = np.repeat(segments.columns[cut.visible], cut.lengths).astype(indices.dtype).reshape(shape)
-        return indices + before if left is None else np.where(left, indices, indices + before)
+            raise self._out_of_range(
+                leaf, int(indices[entry]), int(counts[entry[0]]), row_of(document)
+            )
+        before = (
+            np.repeat(segments.columns[cut.visible], cut.lengths)
+            .astype(indices.dtype)
+            .reshape(shape)
+        )
+        if left is None:
+            return indices + before
+        return np.where(left, indices, indices + before)
 
     def _out_of_range(self, leaf: int, index: int, count: int, row: int) -> LeafError:
         name = self._structure.names[leaf]
@@ -300,22 +403,32 @@ class PackedRows:
         if index < 0 and self._missing is None:
             remedy = f"pass missing={index} if it marks that there is none"
         return LeafError(
-            f"row {row}: leaf {name!r} has the index {index}, but {self._offsets[name]!r} has {count} entries there, "
-            f"and offsets= is for indices of 0 or more and below that; {remedy}"
+            f"row {row}: leaf {name!r} has the index {index}, but "
+            f"{self._offsets[name]!r} has {count} entries there, and offsets= is for "
+            f"indices of 0 or more and below that; {remedy}"
         )
 
-    def _countable(self, cut: _Cut, parts: Sequence[Any], after: Sequence[Any]) -> NDArray[np.bool_]:
+    def _countable(
+        self, cut: _Cut, parts: Sequence[Any], after: Sequence[Any]
+    ) -> NDArray[np.bool_]:
         """Whether each entry is a target."""
         mask = self._own_mask
         if self._shift:
-            return np.ones(cut.total, np.bool_) if mask is None else _entries(cut, parts[mask], True, after[mask])
-        counts = cut.own.copy() if self._all_count else cut.positions > 0
+            if mask is None:
+                return np.ones(cut.total, np.bool_)
+            return _entries(cut, parts[mask], True, after[mask])
+        if self._all_count:
+            counts = cut.own.copy()
+        else:
+            counts = cut.positions > 0
         if mask is not None:
             counts[cut.own] &= parts[mask]
         return counts
 
 
-def _put(values: NDArray[Any], bounds: Integers, fill: Any, rows: NDArray[Any]) -> None:
+def _put(
+    values: NDArray[Any], bounds: Integers, fill: Any, rows: NDArray[Any]
+) -> None:
     """Writes values to the stretches of rows with these bounds, and `fill` between them."""
     flat = np.ascontiguousarray(rows).reshape(-1, *rows.shape[2:])
     if len(values) < len(flat):
@@ -353,7 +466,9 @@ def _entries(cut: _Cut, part: Any, bos: Any, after: Any) -> NDArray[Any]:
     return targets
 
 
-def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, options: PackOptions) -> _Shown:
+def _with_offset(
+    name: str, shown: _Shown, budgets: list[str], budget: str, options: PackOptions
+) -> _Shown:
     """A leaf of indices that count on in the row.
 
     Raises:
@@ -364,12 +479,24 @@ def _with_offset(name: str, shown: _Shown, budgets: list[str], budget: str, opti
         raise ArgumentError(f"{what}; pass one of {budgets}")
     largest = options.seq_lens[budget] - 1
     if shown.dtype.kind not in "iu" or np.iinfo(shown.dtype).max < largest:
-        what = f"offsets: leaf {name!r} is {shown.dtype}, which can't be an index of up to {largest}"
+        what = (
+            f"offsets: leaf {name!r} is {shown.dtype}, which can't be an index of up "
+            f"to {largest}"
+        )
         raise ArgumentError(f"{what}; cast it to int32 in a map", argument="offsets")
     limits = np.iinfo(shown.dtype)
-    if options.missing is not None and not limits.min <= options.missing <= limits.max:
-        what = f"missing={options.missing} does not fit leaf {name!r}, which is {shown.dtype}"
-        raise ArgumentError(f"{what}; leave it out, or cast the leaf to int32 in a map", argument="missing")
+    if (
+        options.missing is not None
+        and not limits.min <= options.missing <= limits.max
+    ):
+        what = (
+            f"missing={options.missing} does not fit leaf {name!r}, which is "
+            f"{shown.dtype}"
+        )
+        raise ArgumentError(
+            f"{what}; leave it out, or cast the leaf to int32 in a map",
+            argument="missing",
+        )
     return shown._replace(offset=budgets.index(budget))
 
 
@@ -380,16 +507,34 @@ def _shift_leaves(shows: dict[str, Any]) -> None:
         ArgumentError: When it is unknown which leaf that is, or documents have these leaves.
     """
     mask = shows.get(_MASK)
-    ragged = [name for name, shown in shows.items() if not (isinstance(shown, _Shown) and shown.group)]
-    tokens = [BARE] if BARE in ragged else [name for name in ragged if name != _MASK]
+    ragged = [
+        name
+        for name, shown in shows.items()
+        if not (isinstance(shown, _Shown) and shown.group)
+    ]
+    if BARE in ragged:
+        tokens = [BARE]
+    else:
+        tokens = [name for name in ragged if name != _MASK]
     if len(tokens) != 1 or not isinstance(shows[tokens[0]], _Shown):
-        what = f"targets='shift' is for one leaf of tokens, but documents have {[*shows]}"
-        name = f"name it {BARE!r}: .rename({{'input_ids': {BARE!r}}}), and mask targets by a leaf {_MASK!r} of bools"
-        raise ArgumentError(f"{what}; {name}; or pass targets='given' if they bring shifted targets")
+        what = (
+            "targets='shift' is for one leaf of tokens, but documents have "
+            f"{[*shows]}"
+        )
+        name = (
+            f"name it {BARE!r}: .rename({{'input_ids': {BARE!r}}}), and mask targets "
+            f"by a leaf {_MASK!r} of bools"
+        )
+        raise ArgumentError(
+            f"{what}; {name}; or pass targets='given' if they bring shifted targets"
+        )
     token = shows.pop(tokens[0])
     for name in ("inputs", "targets"):
         if name in shows:
-            raise ArgumentError(f"targets='shift' adds {name!r}, which documents have; rename or drop it in a map")
+            raise ArgumentError(
+                f"targets='shift' adds {name!r}, which documents have; rename or "
+                "drop it in a map"
+            )
     shows |= {"inputs": token, "targets": token._replace(ahead=True)}
     if isinstance(mask, _Shown):
         shows[_MASK] = mask._replace(ahead=True)
@@ -403,8 +548,18 @@ def _own_mask(shown: Any) -> int | None:
     """
     if shown is None:
         return None
-    if not isinstance(shown, _Shown) or shown.dtype.kind != "b" or shown.shape or shown.group:
-        what = f"the documents' leaf {_MASK!r} is not an array of bools, True where the loss counts"
-        raise ArgumentError(f"{what}; cast it in a map, or rename it if it is something else")
+    if (
+        not isinstance(shown, _Shown)
+        or shown.dtype.kind != "b"
+        or shown.shape
+        or shown.group
+    ):
+        what = (
+            f"the documents' leaf {_MASK!r} is not an array of bools, True where the "
+            "loss counts"
+        )
+        raise ArgumentError(
+            f"{what}; cast it in a map, or rename it if it is something else"
+        )
     assert isinstance(shown.what, int)
     return shown.what

@@ -12,7 +12,8 @@ from loadax.protocols import Array, Integers
 
 _BLOCK = 8  # smallest number of rows of a block; fewer leave no choice
 _ROUNDS = 8  # of swaps; more gain nothing
-_MOST_PAIRED = 64  # rows of a block whose pairs with those of another block are all compared
+# rows of a block whose pairs with those of another block are all compared
+_MOST_PAIRED = 64
 _FEW_BLOCKS = 8  # which are dealt to faster one by one than by a call for each round
 
 
@@ -45,7 +46,8 @@ def _dealt(costs: Array, blocks: int) -> Integers:
         return rounds.T.copy()
     if blocks <= _FEW_BLOCKS:
         return _dealt_to_few(costs, rounds)
-    dealt, load = np.empty_like(rounds), np.zeros(blocks, costs.dtype)
+    dealt = np.empty_like(rounds)
+    load = np.zeros(blocks, costs.dtype)
     for index, rows in enumerate(rounds):
         dealt[index, np.argsort(load, kind="stable")] = rows
         load += costs[dealt[index]]
@@ -70,7 +72,8 @@ def _dealt_to_few(costs: Array, rounds: Integers) -> Integers:
 def _targets(costs: Array, groups: Integers) -> Array:
     """Costs that the blocks should have: half of a pair's, or less than its neighbour, if this has a dearer row."""
     cheapest = np.sort(costs)[: groups.shape[1] - 1].sum()
-    least = cheapest + costs[groups].max(axis=1)  # that a block of the same dearest row can cost
+    # that a block of the same dearest row can cost
+    least = cheapest + costs[groups].max(axis=1)
     levels = [least]
     while len(levels[-1]) > 1:
         levels.append(levels[-1].reshape(-1, 2).sum(axis=1))
@@ -84,14 +87,18 @@ def _targets(costs: Array, groups: Integers) -> Array:
 
 def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
     """Blocks after some rounds in which those above their targets swap a row with those below, side by side."""
-    half, width = len(groups) // 2, groups.shape[1]
+    half = len(groups) // 2
+    width = groups.shape[1]
     held = costs[groups]
     for _ in range(_ROUNDS if half else 0):
         excess = held.sum(axis=1) - targets
         ascending = np.argsort(excess, kind="stable")
-        cheap, dear = ascending[:half], ascending[::-1][:half]
+        cheap = ascending[:half]
+        dear = ascending[::-1][:half]
         wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
-        out, back = (_best_pairs if width <= _MOST_PAIRED else _nearest)(held[dear], held[cheap], wanted)
+        out, back = (_best_pairs if width <= _MOST_PAIRED else _nearest)(
+            held[dear], held[cheap], wanted
+        )
         gains = np.abs(held[dear, out] - held[cheap, back] - wanted) < wanted
         if not gains.any():
             break
@@ -101,7 +108,9 @@ def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
     return groups
 
 
-def _best_pairs(dear: Array, cheap: Array, wanted: Array) -> tuple[Integers, Integers]:
+def _best_pairs(
+    dear: Array, cheap: Array, wanted: Array
+) -> tuple[Integers, Integers]:
     """For each two blocks, indices of the rows whose costs differ most nearly by `wanted`; all are compared."""
     off = dear[:, :, None] - cheap[:, None, :]
     off -= wanted[:, None, None]
@@ -115,13 +124,18 @@ def _nearest(dear: Array, cheap: Array, wanted: Array) -> tuple[Integers, Intege
     order = np.argsort(cheap, axis=1, kind="stable")
     ascending = np.take_along_axis(cheap, order, axis=1)
     sought = dear - wanted[:, None]
-    low, high = np.zeros(dear.shape, np.int64), np.full(dear.shape, dear.shape[1] - 1)
+    low = np.zeros(dear.shape, np.int64)
+    high = np.full(dear.shape, dear.shape[1] - 1)
     for _ in range(dear.shape[1].bit_length()):
         middle = (low + high) // 2
         below = np.take_along_axis(ascending, middle, axis=1) < sought
-        low, high = np.where(below, np.minimum(middle + 1, high), low), np.where(below, high, middle)
+        low = np.where(below, np.minimum(middle + 1, high), low)
+        high = np.where(below, high, middle)
     places = np.stack([np.maximum(high - 1, 0), high])
-    off = np.abs(np.stack([np.take_along_axis(ascending, place, axis=1) for place in places]) - sought)
+    off = np.abs(
+        np.stack([np.take_along_axis(ascending, place, axis=1) for place in places])
+        - sought
+    )
     place = np.where(off[0] <= off[1], places[0], places[1])
     out = off.min(axis=0).argmin(axis=1)
     blocks = np.arange(len(dear))
@@ -133,8 +147,11 @@ def _folded(costs: Array) -> Integers:
     order = np.arange(costs.size).reshape(*costs.shape, 1) % costs.shape[1]
     each = np.arange(len(costs))[:, None]
     while costs.shape[1] > 1 and costs.shape[1] % 2 == 0:
-        ascending, half = np.argsort(costs, axis=1, kind="stable"), costs.shape[1] // 2
-        dear, cheap = ascending[:, : half - 1 : -1], ascending[:, :half]  # the dearest beside the cheapest
+        ascending = np.argsort(costs, axis=1, kind="stable")
+        half = costs.shape[1] // 2
+        # the dearest beside the cheapest
+        dear = ascending[:, : half - 1 : -1]
+        cheap = ascending[:, :half]
         order = np.concatenate([order[each, dear], order[each, cheap]], axis=2)
         costs = costs[each, dear] + costs[each, cheap]
     return order.reshape(len(order), -1)

@@ -86,23 +86,38 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if self.num_epochs is not None and self.num_epochs < 1:
-            raise ArgumentError(f"num_epochs={self.num_epochs}: pass 1 or more, or None for endless epochs")
+            raise ArgumentError(
+                f"num_epochs={self.num_epochs}: pass 1 or more, or None for endless "
+                "epochs"
+            )
         choice("remainder", self.remainder, get_args(Remainder))
         for _, batch_size in self.schedule:
             if batch_size < 1:
-                raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+                raise ArgumentError(
+                    f"batch_size={batch_size}: a batch needs at least one row"
+                )
             if batch_size > MOST_POSITIONS:
-                raise ArgumentError(f"batch_size={batch_size} is too large; pass 2**62 or less")
+                raise ArgumentError(
+                    f"batch_size={batch_size} is too large; pass 2**62 or less"
+                )
         if self.order.size == 0:
-            raise ArgumentError("the dataset has no rows; check the data that it reads, or its slice or split")
+            raise ArgumentError(
+                "the dataset has no rows; check the data that it reads, or its slice "
+                "or split"
+            )
         _ = self.segments
         if self.num_steps is not None and self.num_steps > LARGEST:
-            raise ArgumentError(f"num_epochs={shown(self.num_epochs)} makes over 2**63 steps; pass None for endless")
+            raise ArgumentError(
+                f"num_epochs={shown(self.num_epochs)} makes over 2**63 steps; pass "
+                "None for endless"
+            )
 
     @property
     def schedule(self) -> tuple[tuple[int, int], ...]:
         """`(first step, batch size)` of every segment."""
-        return ((0, self.batch_size),) if isinstance(self.batch_size, int) else self.batch_size
+        if isinstance(self.batch_size, int):
+            return ((0, self.batch_size),)
+        return self.batch_size
 
     @cached_property
     def segments(self) -> tuple[BatchSizeSegment, ...]:
@@ -110,38 +125,63 @@ class BatchPlan:
         segments: list[BatchSizeSegment] = []
         for first, batch_size in self.schedule:
             if segments and first * segments[-1].batch_size > MOST_POSITIONS:
-                raise ArgumentError(f"no run reaches step {first}, where a batch size or length begins; leave it out")
-            epoch, start = _epoch_positions(segments[-1], first) if segments else (0, 0)
-            if segments and self.num_epochs is not None and first >= segments[-1].begin(self.num_epochs):
                 raise ArgumentError(
-                    f"a batch size or length is scheduled from step {first} on, but there are only "
-                    f"{segments[-1].begin(self.num_epochs)} steps; leave it out, or pass a larger num_epochs"
+                    f"no run reaches step {first}, where a batch size or length "
+                    "begins; leave it out"
                 )
-            steps, epoch_steps = (self._steps(rows, batch_size) for rows in (self.order.size - start, self.order.size))
-            segments.append(BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps))
+            if segments:
+                epoch, start = _epoch_positions(segments[-1], first)
+            else:
+                epoch, start = (0, 0)
+            if (
+                segments
+                and self.num_epochs is not None
+                and first >= segments[-1].begin(self.num_epochs)
+            ):
+                raise ArgumentError(
+                    f"a batch size or length is scheduled from step {first} on, but "
+                    f"there are only {segments[-1].begin(self.num_epochs)} steps; "
+                    "leave it out, or pass a larger num_epochs"
+                )
+            steps, epoch_steps = (
+                self._steps(rows, batch_size)
+                for rows in (self.order.size - start, self.order.size)
+            )
+            segments.append(
+                BatchSizeSegment(first, epoch, start, batch_size, steps, epoch_steps)
+            )
         if self.remainder == "error":
             for segment, following in zip_longest(segments, segments[1:]):
-                self._check_ends(segment, self.num_epochs if following is None else following.epoch)
+                self._check_ends(
+                    segment, self.num_epochs if following is None else following.epoch
+                )
         return tuple(segments)
 
     def _check_ends(self, segment: BatchSizeSegment, end: int | None) -> None:
         """Raises if a segment leaves rows over at the end of an epoch before epoch `end`."""
-        for epoch, rows in ((segment.epoch, self.order.size - segment.start), (segment.epoch + 1, self.order.size)):
+        for epoch, rows in (
+            (segment.epoch, self.order.size - segment.start),
+            (segment.epoch + 1, self.order.size),
+        ):
             if (end is None or epoch < end) and rows % segment.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave {rows % segment.batch_size} "
-                    f"over after batches of batch_size={segment.batch_size}; "
-                    "pass remainder='drop' or 'pad', or a batch_size that divides the rows"
+                    f"remainder='error': {rows} rows leave "
+                    f"{rows % segment.batch_size} over after batches of "
+                    f"batch_size={segment.batch_size}; pass remainder='drop' or "
+                    "'pad', or a batch_size that divides the rows"
                 )
 
     def _steps(self, rows: int, batch_size: int) -> int:
         """Number of steps that `rows` rows of an epoch make."""
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
-                f"batch_size={batch_size} but the dataset has only {self.order.size} rows: "
-                "remainder='drop' would leave no batch; pass a smaller batch_size, or remainder='pad'"
+                f"batch_size={batch_size} but the dataset has only {self.order.size} "
+                "rows: remainder='drop' would leave no batch; pass a smaller "
+                "batch_size, or remainder='pad'"
             )
-        return -(-rows // batch_size) if self.remainder == "pad" else rows // batch_size
+        if self.remainder == "pad":
+            return -(-rows // batch_size)
+        return rows // batch_size
 
     @property
     def steps_per_epoch(self) -> int:
@@ -151,19 +191,27 @@ class BatchPlan:
     @cached_property
     def num_steps(self) -> int | None:
         """Steps of all epochs; None: endless."""
-        return None if self.num_epochs is None else self.segments[-1].begin(self.num_epochs) - self.skips.count
+        if self.num_epochs is None:
+            return None
+        return self.segments[-1].begin(self.num_epochs) - self.skips.count
 
     @property
     def end(self) -> int:
         """The step after the last; in an endless run, after the last one whose positions fit in int64."""
-        countable = MOST_POSITIONS // max(batch_size for _, batch_size in self.schedule)
-        return countable if self.num_steps is None else min(self.num_steps, countable)
+        countable = MOST_POSITIONS // max(
+            batch_size for _, batch_size in self.schedule
+        )
+        if self.num_steps is None:
+            return countable
+        return min(self.num_steps, countable)
 
     @property
     def first_steps(self) -> list[int]:
         """First step of each batch size that has steps left."""
         firsts = sorted({self.skips.left(segment.first) for segment in self.segments})
-        return [step for step in firsts if self.num_steps is None or step < self.num_steps]
+        return [
+            step for step in firsts if self.num_steps is None or step < self.num_steps
+        ]
 
     def shape_of(self, step: int) -> int:
         """Number of the batch size of a step in the schedule."""
@@ -183,21 +231,34 @@ class BatchPlan:
 
     def changes(self, steps: range) -> list[int]:
         """Those of `steps` at which the shapes of batches may change, the first one among them."""
-        return [steps.start, *(step for step in self.first_steps if steps.start < step < steps.stop)]
+        return [
+            steps.start,
+            *(step for step in self.first_steps if steps.start < step < steps.stop),
+        ]
 
     def epoch_steps(self, epoch: int) -> range:
         """Steps of an epoch."""
-        return range(self.skips.left(self._begin(epoch)), self.skips.left(self._begin(epoch + 1)))
+        return range(
+            self.skips.left(self._begin(epoch)),
+            self.skips.left(self._begin(epoch + 1)),
+        )
 
     def left_over(self, epoch: int) -> int:
         """Number of rows that are left after the whole steps of an epoch; below 0: rows of padding in them."""
         last = self._begin(epoch + 1) - 1  # the epoch may end with another batch size
-        return self.order.size - self.position_of_whole_step(last)[1] - self.batch_size_of(last)
+        return (
+            self.order.size
+            - self.position_of_whole_step(last)[1]
+            - self.batch_size_of(last)
+        )
 
     def _begin(self, epoch: int) -> int:
         """First whole step of an epoch."""
         for segment, following in zip_longest(self.segments, self.segments[1:]):
-            first = segment.first if epoch <= segment.epoch else segment.begin(epoch)
+            if epoch <= segment.epoch:
+                first = segment.first
+            else:
+                first = segment.begin(epoch)
             if following is None or first < following.first:
                 return first
         raise AssertionError("the last segment has no end")
@@ -206,13 +267,18 @@ class BatchPlan:
         """The segment of a step, and the step after the segment's last; None: it has no end."""
         which = self._segment_index(self.skips.whole_step(step))
         last = which + 1 == len(self.segments)
-        return self.segments[which], self.num_steps if last else self.skips.left(self.segments[which + 1].first)
+        return self.segments[which], self.num_steps if last else self.skips.left(
+            self.segments[which + 1].first
+        )
 
     def _segment_index(self, whole_step: int) -> int:
         """Index of the segment of a whole step."""
         if len(self.segments) == 1:
             return 0
-        return bisect_right(self.segments, whole_step, key=lambda segment: segment.first) - 1
+        return (
+            bisect_right(self.segments, whole_step, key=lambda segment: segment.first)
+            - 1
+        )
 
     def position_of_step(self, step: int) -> tuple[int, int]:
         """Epoch of a step, and the position in that epoch at which the step begins."""
@@ -220,7 +286,9 @@ class BatchPlan:
 
     def position_of_whole_step(self, whole_step: int) -> tuple[int, int]:
         """Same as `position_of_step`, for a whole step, which may be skipped."""
-        return _epoch_positions(self.segments[self._segment_index(whole_step)], whole_step)
+        return _epoch_positions(
+            self.segments[self._segment_index(whole_step)], whole_step
+        )
 
     def batch_size_of(self, whole_step: int) -> int:
         """Number of positions of a whole step."""
@@ -228,24 +296,44 @@ class BatchPlan:
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
         """Whole step that holds a position of an epoch, and the position's index in it before sorting by lane."""
-        which = bisect_right(self.segments, (epoch, position), key=lambda segment: (segment.epoch, segment.start)) - 1
+        which = (
+            bisect_right(
+                self.segments,
+                (epoch, position),
+                key=lambda segment: (segment.epoch, segment.start),
+            )
+            - 1
+        )
         segment = self.segments[which]
-        begin, start = (segment.first, segment.start) if epoch == segment.epoch else (segment.begin(epoch), 0)
+        if epoch == segment.epoch:
+            begin, start = (segment.first, segment.start)
+        else:
+            begin, start = (segment.begin(epoch), 0)
         steps, between = divmod(position - start, segment.batch_size)
         return begin + steps, between
 
     def check(self, step: int) -> int:
         """Returns `step`, or raises `RowIndexError` if it is out of range."""
         if not 0 <= step < self.end:
-            last = "" if self.num_steps is None and step < 0 else f" and below {self.end}"
-            raise RowIndexError(f"step {shown(step)} is out of range: steps are at least 0{last}")
+            if self.num_steps is None and step < 0:
+                last = ""
+            else:
+                last = f" and below {self.end}"
+            raise RowIndexError(
+                f"step {shown(step)} is out of range: steps are at least 0{last}"
+            )
         return step
 
     def valid(self, step: int) -> int:
         """Number of the step's positions that hold a row; the rest, at its end if it is not balanced, are padding."""
-        return min(self.segment_of(step)[0].batch_size, self.order.size - self.position_of_step(step)[1])
+        return min(
+            self.segment_of(step)[0].batch_size,
+            self.order.size - self.position_of_step(step)[1],
+        )
 
-    def arranged(self, epochs: Integers, starts: Integers, valid: Integers, batch_size: int) -> list[Integers]:
+    def arranged(
+        self, epochs: Integers, starts: Integers, valid: Integers, batch_size: int
+    ) -> list[Integers]:
         """Offsets of the rows of balanced steps from their first positions, in batch order, int64[batch_size] each.
 
         Padding, whose offsets are those from `valid` on, is arranged as rows that cost nothing.
@@ -260,7 +348,12 @@ class BatchPlan:
 
         assert self.costs is not None
         bounds = np.cumsum(valid)[:-1]
-        in_epoch = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, valid, strict=True)])
+        in_epoch = np.concatenate(
+            [
+                np.arange(start, start + count)
+                for start, count in zip(starts, valid, strict=True)
+            ]
+        )
         costs = self.costs(self.order.visits(np.repeat(epochs, valid), in_epoch))
         padded = np.zeros((len(valid), batch_size), costs.dtype)
         for row, step in zip(padded, np.split(costs, bounds), strict=True):
@@ -287,13 +380,20 @@ class BatchPlan:
         The cost is proportional to `len(steps) * len(positions)`, not to the size of the batch or the dataset.
         """
         segment, _ = self.segment_of(steps.start)
-        whole_steps = self.skips.whole_steps(np.arange(steps.start, steps.stop, dtype=np.int64))
+        whole_steps = self.skips.whole_steps(
+            np.arange(steps.start, steps.stop, dtype=np.int64)
+        )
         epochs, starts = _epoch_positions(segment, whole_steps)
         valid = np.minimum(segment.batch_size, self.order.size - starts)
         offsets = np.empty((len(steps), len(positions)), np.int64)
-        arranged = None if self.costs is None else self.arranged(epochs, starts, valid, segment.batch_size)
+        if self.costs is None:
+            arranged = None
+        else:
+            arranged = self.arranged(epochs, starts, valid, segment.batch_size)
         before: tuple[list[LaneAssignment], int, int] = [], 0, 0
-        steps_begin = zip(epochs.tolist(), starts.tolist(), valid.tolist(), strict=True)
+        steps_begin = zip(
+            epochs.tolist(), starts.tolist(), valid.tolist(), strict=True
+        )
         for index, (epoch, start, count) in enumerate(steps_begin):
             if arranged is not None:
                 offsets[index] = arranged[index][positions]
@@ -301,8 +401,10 @@ class BatchPlan:
             assignments = self.order.lane_assignments(epoch, start, start + count)
             if index and _sorted_alike(assignments, start, count, before):
                 offsets[index] = offsets[index - 1]
+            elif assignments:
+                offsets[index] = by_lane(start, count, assignments, positions)
             else:
-                offsets[index] = by_lane(start, count, assignments, positions) if assignments else positions
+                offsets[index] = positions
             before = assignments, start, count
         in_epoch = (starts[:, None] + offsets).ravel()
         epoch_of = np.repeat(epochs, len(positions))
@@ -311,20 +413,28 @@ class BatchPlan:
         valid_positions = (offsets < valid[:, None]).ravel()
         rows = np.full(len(in_epoch), -1, np.int64)
         inside = np.array(epoch_of)
-        visits = self.order.visits(epoch_of[valid_positions], in_epoch[valid_positions])
+        visits = self.order.visits(
+            epoch_of[valid_positions], in_epoch[valid_positions]
+        )
         rows[valid_positions], inside[valid_positions] = visits
         return Visits(rows, inside)
 
 
 def _sorted_alike(
-    assignments: list[LaneAssignment], start: int, count: int, before: tuple[list[LaneAssignment], int, int]
+    assignments: list[LaneAssignment],
+    start: int,
+    count: int,
+    before: tuple[list[LaneAssignment], int, int],
 ) -> bool:
     """Whether two steps have the same lanes and begin with the same one, so that they are sorted by lane alike."""
     others, other_start, other_count = before
     if len(assignments) != 1 or len(others) != 1 or count != other_count:
         return False
     (first, lanes), (other_first, other_lanes) = assignments[0], others[0]
-    return lanes is other_lanes and (start - first - other_start + other_first) % len(lanes) == 0
+    return (
+        lanes is other_lanes
+        and (start - first - other_start + other_first) % len(lanes) == 0
+    )
 
 
 def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
@@ -333,5 +443,9 @@ def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:
     later = offset >= segment.steps
     turns, inner = np.divmod(offset - segment.steps, max(1, segment.epoch_steps))
     epochs = np.where(later, segment.epoch + 1 + turns, segment.epoch)
-    starts = np.where(later, inner * segment.batch_size, segment.start + offset * segment.batch_size)
-    return (epochs, starts) if isinstance(step, np.ndarray) else (int(epochs), int(starts))
+    starts = np.where(
+        later, inner * segment.batch_size, segment.start + offset * segment.batch_size
+    )
+    if isinstance(step, np.ndarray):
+        return (epochs, starts)
+    return (int(epochs), int(starts))

@@ -55,7 +55,9 @@ class _Epoch:
 
 
 @lru_cache(maxsize=8)
-def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int) -> _Epoch:
+def _epoch(
+    seed: int, size: int, block: int, window: int, lanes: int, epoch: int
+) -> _Epoch:
     """Cached layout of an epoch, since every step of the epoch needs it."""
     key = seeds.derive(seed, "blocks", epoch)
     blocks = -(-size // block)
@@ -66,7 +68,15 @@ def _epoch(seed: int, size: int, block: int, window: int, lanes: int, epoch: int
     lane_rows = lane_blocks * block
     lane_rows[slot % lanes] -= missing
     shifts = lane_places(lanes) % window
-    return _Epoch(int(key), missing, slot % lanes, slot // lanes, lane_blocks, shifts, assign_lanes(lane_rows))
+    return _Epoch(
+        int(key),
+        missing,
+        slot % lanes,
+        slot // lanes,
+        lane_blocks,
+        shifts,
+        assign_lanes(lane_rows),
+    )
 
 
 def batch_variance(blocks: Blocks, batch_size: int) -> float:
@@ -80,7 +90,9 @@ def batch_variance(blocks: Blocks, batch_size: int) -> float:
     if blocks.lanes * blocks.window >= blocks.num_blocks or blocks.rows == 1:
         return 1.0
     per_lane = max(1.0, batch_size / blocks.lanes)
-    variance = 1 + (per_lane - 1) * (blocks.rows - 1) / (blocks.window * blocks.rows - 1)
+    variance = 1 + (per_lane - 1) * (blocks.rows - 1) / (
+        blocks.window * blocks.rows - 1
+    )
     return min(variance, float(blocks.rows))
 
 
@@ -104,30 +116,43 @@ class BlockShuffled(ShuffleOrder):
 
     @property
     def shuffle(self) -> Shuffle:
-        return Shuffle(self.seed, Blocks(self.block, self.blocks, self.window, self.lanes))
+        return Shuffle(
+            self.seed, Blocks(self.block, self.blocks, self.window, self.lanes)
+        )
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         if len(epochs) and (epochs == epochs[0]).all():  # as in nearly every call
-            return self.parent.visits(epochs, self._to_parent(self._at(int(epochs[0])), positions))
+            return self.parent.visits(
+                epochs, self._to_parent(self._at(int(epochs[0])), positions)
+            )
         below = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
             chosen = np.flatnonzero(epochs == epoch)
             below[chosen] = self._to_parent(self._at(epoch), positions[chosen])
         return self.parent.visits(epochs, below)
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         below = self.parent.inverse(rows, epochs, (0, self.size))
         positions = np.empty_like(below.positions)
         epoch_of = epochs[below.asked]
         for epoch in np.unique(epoch_of).tolist():
             chosen = np.flatnonzero(epoch_of == epoch)
-            positions[chosen] = self._from_parent(self._at(epoch), below.positions[chosen])
+            positions[chosen] = self._from_parent(
+                self._at(epoch), below.positions[chosen]
+            )
         return Hits(below.asked, positions)
 
     def _from_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions in an epoch of the parent's `positions`; the inverse of `_to_parent`."""
         block, inside = np.divmod(positions, self.block)
-        index, lane = np.divmod(seeds.unpermute(block, self.blocks, at.key), self.lanes)
+        index, lane = np.divmod(
+            seeds.unpermute(block, self.blocks, at.key), self.lanes
+        )
         window = (index + at.shifts[lane]) // self.window
         first, blocks, rows, in_its_lane, its_window = self._bounds(at, lane, window)
         which = index - first
@@ -135,22 +160,49 @@ class BlockShuffled(ShuffleOrder):
         relabelled = np.where(which == offset, blocks - 1, which - (which > offset))
         which = np.where(in_its_lane & (window == its_window), relabelled, which)
         index_in_window = seeds.unpermute(
-            which * self.block + inside, rows, seeds.derive(at.key, "window", lane, window)
+            which * self.block + inside,
+            rows,
+            seeds.derive(at.key, "window", lane, window),
         )
-        turn = first * self.block + index_in_window - np.where(in_its_lane & (window > its_window), at.missing, 0)
+        turn = (
+            first * self.block
+            + index_in_window
+            - np.where(in_its_lane & (window > its_window), at.missing, 0)
+        )
         return at.assignments.positions(lane, turn)
 
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
-        runs = self._at(epoch).assignments.runs if stop > start else ()
+    def lane_assignments(
+        self, epoch: int, start: int, stop: int
+    ) -> list[LaneAssignment]:
+        if stop > start:
+            runs = self._at(epoch).assignments.runs
+        else:
+            runs = ()
         ends = [*(run.start for run in runs[1:]), self.size]
-        return [run for run, end in zip(runs, ends, strict=False) if run.start < stop and end > start]
+        return [
+            run
+            for run, end in zip(runs, ends, strict=False)
+            if run.start < stop and end > start
+        ]
 
     def _described(self) -> tuple[list[Any], str]:
-        text = f"shuffle({self.seed}, block={self.block}, window={self.window}, lanes={self.most_lanes})"
-        return ["shuffle", self.seed, self.block, self.window, self.most_lanes, _VERSION], text
+        text = (
+            f"shuffle({self.seed}, block={self.block}, window={self.window}, "
+            f"lanes={self.most_lanes})"
+        )
+        return [
+            "shuffle",
+            self.seed,
+            self.block,
+            self.window,
+            self.most_lanes,
+            _VERSION,
+        ], text
 
     def _at(self, epoch: int) -> _Epoch:
-        return _epoch(self.seed, self.size, self.block, self.window, self.lanes, epoch)
+        return _epoch(
+            self.seed, self.size, self.block, self.window, self.lanes, epoch
+        )
 
     def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions of the parent at `positions` of an epoch."""
@@ -160,33 +212,51 @@ class BlockShuffled(ShuffleOrder):
         keys = seeds.derive(at.key, "window", lane, window)
         # Arrays with an element per row are reused: new ones would cost page faults.
         scratch = (first * self.block)[which]
-        inside = seeds.permute_by(np.subtract(turn, scratch, out=scratch), which, rows, keys)  # of the window
+        # of the window
+        inside = seeds.permute_by(
+            np.subtract(turn, scratch, out=scratch), which, rows, keys
+        )
         block = inside // self.block
-        inside -= np.multiply(block, self.block, out=scratch)  # from here on of the block
+        # from here on of the block
+        inside -= np.multiply(block, self.block, out=scratch)
         block += np.multiply(which, self.window, out=scratch)
         # Rows of a block share its place: few blocks, so what follows is computed once for each.
         pairs, pair = distinct(block)
         which, block = np.divmod(pairs, self.window)
-        lane, first, blocks = lane[which], first[which], blocks[which]
+        lane = lane[which]
+        first = first[which]
+        blocks = blocks[which]
         # In its window, the ragged block counts as the last, so that the full ones divide evenly.
         here = (lane == at.lane) & (first <= at.index) & (at.index < first + blocks)
         offset = at.index - first
-        block = np.where(here, np.where(block == blocks - 1, offset, block + (block >= offset)), block)
+        block = np.where(
+            here,
+            np.where(block == blocks - 1, offset, block + (block >= offset)),
+            block,
+        )
         slots = (first + block) * self.lanes + lane
         inside += (seeds.permute(slots, self.blocks, at.key) * self.block)[pair]
         return inside
 
-    def _windows(self, at: _Epoch, lane: Integers, turn: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+    def _windows(
+        self, at: _Epoch, lane: Integers, turn: Integers
+    ) -> tuple[Integers, Integers, Integers, Integers]:
         """Lanes and numbers of the windows of the `turn`-th rows of lanes, and the turn and the window of each row.
 
         After the ragged window, a row's turn counts as if no row were missing: then all windows end at multiples.
         """
         shift = int(at.shifts[at.lane])
         window = (at.index + shift) // self.window
-        end = min((window + 1) * self.window - shift, int(at.lane_blocks[at.lane])) * self.block - at.missing
+        end = (
+            min((window + 1) * self.window - shift, int(at.lane_blocks[at.lane]))
+            * self.block
+            - at.missing
+        )
         if at.missing and turn.max() >= end:
             turn = turn + np.where((lane == at.lane) & (turn >= end), at.missing, 0)
-        windows = (turn + (at.shifts * self.block)[lane]) // (self.window * self.block)
+        windows = (turn + (at.shifts * self.block)[lane]) // (
+            self.window * self.block
+        )
         found, which = distinct(windows * self.lanes + lane)
         windows, lanes = np.divmod(found, self.lanes)
         return lanes, windows, turn, which
@@ -198,9 +268,15 @@ class BlockShuffled(ShuffleOrder):
 
         Also: which of them are in the ragged block's lane, and the window of the ragged block.
         """
-        shift, in_its_lane = at.shifts[lane], lane == at.lane
+        shift = at.shifts[lane]
+        in_its_lane = lane == at.lane
         its_window = (at.index + int(at.shifts[at.lane])) // self.window
         first = np.maximum(window * self.window - shift, 0)
-        blocks = np.minimum((window + 1) * self.window - shift, at.lane_blocks[lane]) - first
-        rows = blocks * self.block - np.where(in_its_lane & (window == its_window), at.missing, 0)
+        blocks = (
+            np.minimum((window + 1) * self.window - shift, at.lane_blocks[lane])
+            - first
+        )
+        rows = blocks * self.block - np.where(
+            in_its_lane & (window == its_window), at.missing, 0
+        )
         return first, blocks, rows, in_its_lane, its_window

@@ -36,7 +36,9 @@ def interleaved(steps: Sequence[int]) -> NDArray[np.uint8]:
     return bucket[np.argsort(np.concatenate([np.empty(0), *times]), kind="stable")]
 
 
-def datasets_of(order: Order, rows: int, first_row: int = 0) -> Iterator[tuple[Order, range]]:
+def datasets_of(
+    order: Order, rows: int, first_row: int = 0
+) -> Iterator[tuple[Order, range]]:
     """The orders of the datasets of a mixture, each with its rows; of any other order, itself with its `rows` rows."""
     if isinstance(order, Mixed):
         for part, count in zip(order.parts, order.rows, strict=True):
@@ -46,7 +48,12 @@ def datasets_of(order: Order, rows: int, first_row: int = 0) -> Iterator[tuple[O
         yield order, range(first_row, first_row + rows)
 
 
-def split(order: Order, chosen: Sequence[Integers], rules: Sequence[Rule], first_row: int = 0) -> list[Order | None]:
+def split(
+    order: Order,
+    chosen: Sequence[Integers],
+    rules: Sequence[Rule],
+    first_row: int = 0,
+) -> list[Order | None]:
     """Orders of the ascending lists `chosen` of rows, in the same order; None: it visits none of them.
 
     Of a mixture, each is a mixture too, whose weights are in proportion to the rows that its parts have there: in an
@@ -63,35 +70,56 @@ def split(order: Order, chosen: Sequence[Integers], rules: Sequence[Rule], first
     """
     if isinstance(order, Mixed):
         firsts = first_row + np.cumsum([0, *order.rows[:-1]])
-        parts = [split(part, chosen, rules, int(first)) for part, first in zip(order.parts, firsts, strict=True)]
+        parts = [
+            split(part, chosen, rules, int(first))
+            for part, first in zip(order.parts, firsts, strict=True)
+        ]
         return [_share_of(order, share) for share in zip(*parts, strict=True)]
-    kept = (keep_rows(order, rows, rule, first_row=first_row) for rows, rule in zip(chosen, rules, strict=True))
+    kept = (
+        keep_rows(order, rows, rule, first_row=first_row)
+        for rows, rule in zip(chosen, rules, strict=True)
+    )
     return [each if each.size else None for each in kept]
 
 
 def _share_of(mixed: Mixed, parts: Sequence[Order | None]) -> Order | None:
     """The mixture of some rows of each part. An epoch is one block, but of many positions in versions 1 and 2."""
-    shares = [Fraction(0 if own is None else own.size, part.size) for own, part in zip(parts, mixed.parts, strict=True)]
+    shares = [
+        Fraction(0 if own is None else own.size, part.size)
+        for own, part in zip(parts, mixed.parts, strict=True)
+    ]
 
     def drawn(position: int) -> Integers:
         """Draws of such rows of each part before a position of the mixture."""
         return np.array(
-            [int(share * count) for share, count in zip(shares, mixed.counts(position).tolist(), strict=True)]
+            [
+                int(share * count)
+                for share, count in zip(
+                    shares, mixed.counts(position).tolist(), strict=True
+                )
+            ]
         )
 
     begins = [segment.start for segment in mixed.segments]
     segments = list[Segment]()
     for begin, end in pairwise([*begins, begins[-1] + mixed.size]):
-        before, after = drawn(begin), drawn(end)
+        before = drawn(begin)
+        after = drawn(end)
         if (after > before).any():
-            most = MOST_SLOTS if mixed.version == EVEN else _MOST_UNITS
+            if mixed.version == EVEN:
+                most = MOST_SLOTS
+            else:
+                most = _MOST_UNITS
             weights = whole_weights((after - before).tolist(), most)
             segments.append(Segment(int(before.sum()) if segments else 0, weights))
     size = int(drawn(mixed.size).sum())
     if not segments or not size:
         return None
     # A part without such rows is never drawn.
-    below = tuple(part if own is None else own for own, part in zip(parts, mixed.parts, strict=True))
+    below = tuple(
+        part if own is None else own
+        for own, part in zip(parts, mixed.parts, strict=True)
+    )
     return replace(mixed, parts=below, segments=tuple(segments), stop=size)
 
 
@@ -124,7 +152,10 @@ class Bucketed(VerbOrder):
     def steps(self) -> tuple[int, ...]:
         """Steps of each bucket in an epoch."""
         each = zip(self.counts, self.sizes, strict=True)
-        return tuple((rows + size - 1 if self.remainder == "pad" else rows) // size for rows, size in each)
+        return tuple(
+            (rows + size - 1 if self.remainder == "pad" else rows) // size
+            for rows, size in each
+        )
 
     @cached_property
     def bucket_of(self) -> NDArray[np.uint8]:
@@ -134,7 +165,10 @@ class Bucketed(VerbOrder):
     @cached_property
     def steps_of(self) -> list[Integers]:
         """Steps of each bucket."""
-        return [np.flatnonzero(self.bucket_of == bucket) for bucket in range(len(self.buckets))]
+        return [
+            np.flatnonzero(self.bucket_of == bucket)
+            for bucket in range(len(self.buckets))
+        ]
 
     @cached_property
     def turn_of(self) -> Integers:
@@ -148,7 +182,9 @@ class Bucketed(VerbOrder):
     def starts(self) -> Integers:
         """First position of each step, and the end."""
         rows = np.array(self.sizes, np.int64)[self.bucket_of]
-        for steps, count, size in zip(self.steps_of, self.counts, self.sizes, strict=True):
+        for steps, count, size in zip(
+            self.steps_of, self.counts, self.sizes, strict=True
+        ):
             if len(steps):
                 rows[steps[-1]] = min(size, count - (len(steps) - 1) * size)
         return np.cumsum([0, *rows])
@@ -159,8 +195,10 @@ class Bucketed(VerbOrder):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         step = np.searchsorted(self.starts, positions, side="right") - 1
-        bucket, index = self.bucket_of[step], positions - self.starts[step]
-        rows, inner = np.empty_like(positions), np.empty_like(positions)
+        bucket = self.bucket_of[step]
+        index = positions - self.starts[step]
+        rows = np.empty_like(positions)
+        inner = np.empty_like(positions)
         for number, order in enumerate(self.buckets):
             here = np.flatnonzero(bucket == number)
             if len(here):
@@ -169,22 +207,41 @@ class Bucketed(VerbOrder):
                 rows[here], inner[here] = order.visits(epochs[here], within)
         return Visits(rows, inner)
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         hits = []
-        for order, size, steps in zip(self.buckets, self.sizes, self.steps_of, strict=True):
+        for order, size, steps in zip(
+            self.buckets, self.sizes, self.steps_of, strict=True
+        ):
             if order is None:
                 continue
             below = order.inverse(rows, epochs, (0, order.size))
             turn, index = np.divmod(below.positions, size)
             kept = turn < len(steps)
-            hits.append(Hits(below.asked[kept], self.starts[steps[turn[kept]]] + index[kept]))
+            hits.append(
+                Hits(below.asked[kept], self.starts[steps[turn[kept]]] + index[kept])
+            )
         return join_hits(hits)
 
     def _described(self) -> tuple[list[Any], str]:
         each = zip(self.lengths, self.sizes, self.buckets, strict=True)
-        buckets = [[length, size, order and order.describe()] for length, size, order in each]
-        sizes = ", ".join(f"{length}: {size}" for length, size in zip(self.lengths, self.sizes, strict=True))
-        return ["buckets", buckets, self.remainder, BUCKETS_VERSION], f"buckets {{{sizes}}}"
+        buckets = [
+            [length, size, order and order.describe()] for length, size, order in each
+        ]
+        sizes = ", ".join(
+            f"{length}: {size}"
+            for length, size in zip(self.lengths, self.sizes, strict=True)
+        )
+        return [
+            "buckets",
+            buckets,
+            self.remainder,
+            BUCKETS_VERSION,
+        ], f"buckets {{{sizes}}}"
 
 
 @final
@@ -203,28 +260,37 @@ class BucketPlan:
         return self.order.remainder
 
     def __post_init__(self) -> None:
-        for length, size, rows in zip(self.order.lengths, self.order.sizes, self.order.counts, strict=True):
+        for length, size, rows in zip(
+            self.order.lengths, self.order.sizes, self.order.counts, strict=True
+        ):
             if self.remainder == "error" and rows % size:
                 raise ArgumentError(
-                    f"remainder='error': the bucket of length {length} has {rows} rows, which leave {rows % size} over "
-                    f"after batches of {size}; pass remainder='drop' or 'pad'"
+                    f"remainder='error': the bucket of length {length} has {rows} "
+                    f"rows, which leave {rows % size} over after batches of {size}; "
+                    "pass remainder='drop' or 'pad'"
                 )
         if not any(self.order.counts):
-            raise ArgumentError("Buckets: the dataset has no rows; check its source or slice")
+            raise ArgumentError(
+                "Buckets: the dataset has no rows; check its source or slice"
+            )
         if not self.order.size:
             counts = dict(zip(self.order.lengths, self.order.counts, strict=True))
             raise ArgumentError(
-                f"no bucket fills a batch: their rows are {counts}; pass a batch_size of at most as many for one of "
-                "them, or remainder='pad'"
+                f"no bucket fills a batch: their rows are {counts}; pass a "
+                "batch_size of at most as many for one of them, or remainder='pad'"
             )
         _ = self.plans
 
     @cached_property
     def plans(self) -> list[BatchPlan | None]:
         """Plan of the steps of each bucket by themselves; None: it has none."""
-        each = zip(self.order.buckets, self.order.sizes, self.order.steps, strict=True)
+        each = zip(
+            self.order.buckets, self.order.sizes, self.order.steps, strict=True
+        )
         return [
-            BatchPlan(rows, size, self.num_epochs, self.remainder) if rows is not None and steps else None
+            BatchPlan(rows, size, self.num_epochs, self.remainder)
+            if rows is not None and steps
+            else None
             for rows, size, steps in each
         ]
 
@@ -234,7 +300,14 @@ class BucketPlan:
         order = self.order
         each = zip(order.steps_of, order.sizes, strict=True)
         return {
-            bucket: BatchSizeSegment(int(steps[0]), 0, int(order.starts[steps[0]]), size, len(steps), len(steps))
+            bucket: BatchSizeSegment(
+                int(steps[0]),
+                0,
+                int(order.starts[steps[0]]),
+                size,
+                len(steps),
+                len(steps),
+            )
             for bucket, (steps, size) in enumerate(each)
             if len(steps)
         }
@@ -242,7 +315,9 @@ class BucketPlan:
     @property
     def buckets(self) -> tuple[tuple[int, int, int, float], ...]:
         order = self.order
-        return tuple(zip(order.lengths, order.sizes, order.steps, order.padding, strict=True))
+        return tuple(
+            zip(order.lengths, order.sizes, order.steps, order.padding, strict=True)
+        )
 
     def shape_of(self, step: int) -> int:
         return self.bucket(self.skips.whole_step(step))
@@ -268,44 +343,77 @@ class BucketPlan:
 
     @property
     def num_steps(self) -> int | None:
-        return None if self.num_epochs is None else self.num_epochs * self.steps_per_epoch - self.skips.count
+        if self.num_epochs is None:
+            return None
+        return self.num_epochs * self.steps_per_epoch - self.skips.count
 
     @property
     def end(self) -> int:
-        return MOST_POSITIONS // max(self.order.sizes) if self.num_steps is None else self.num_steps
+        if self.num_steps is None:
+            return MOST_POSITIONS // max(self.order.sizes)
+        return self.num_steps
 
     @property
     def first_steps(self) -> list[int]:
         """First remaining step of each bucket that has one."""
-        last = self.skips.ranges[-1][1] // self.steps_per_epoch + 2 if self.skips.ranges else 1
-        epochs = range(last if self.num_epochs is None else min(last, self.num_epochs))
+        if self.skips.ranges:
+            last = self.skips.ranges[-1][1] // self.steps_per_epoch + 2
+        else:
+            last = 1
+        epochs = range(
+            last if self.num_epochs is None else min(last, self.num_epochs)
+        )
         firsts = []
         for steps in self.order.steps_of:
-            whole = (epoch * self.steps_per_epoch + step for epoch in epochs for step in steps.tolist())
-            firsts += [next((self.skips.left(step) for step in whole if not self.skips.holds(step)), None)]
+            whole = (
+                epoch * self.steps_per_epoch + step
+                for epoch in epochs
+                for step in steps.tolist()
+            )
+            firsts += [
+                next(
+                    (
+                        self.skips.left(step)
+                        for step in whole
+                        if not self.skips.holds(step)
+                    ),
+                    None,
+                )
+            ]
         return sorted(step for step in firsts if step is not None)
 
     def alike(self, step: int) -> list[int]:
         """Remaining steps of the bucket of a step, in its epoch."""
         epoch = self.position_of_step(step)[0] * self.steps_per_epoch
         whole = epoch + self.order.steps_of[self.bucket(self.skips.whole_step(step))]
-        return [self.skips.left(each) for each in whole.tolist() if not self.skips.holds(each)]
+        return [
+            self.skips.left(each)
+            for each in whole.tolist()
+            if not self.skips.holds(each)
+        ]
 
     def changes(self, steps: range) -> list[int]:
         return [*steps]
 
     def epoch_steps(self, epoch: int) -> range:
-        low, high = (self.skips.left(each * self.steps_per_epoch) for each in (epoch, epoch + 1))
+        low, high = (
+            self.skips.left(each * self.steps_per_epoch)
+            for each in (epoch, epoch + 1)
+        )
         return range(low, high)
 
     def left_over(self, epoch: int) -> int:  # noqa: ARG002 - the same in every epoch
-        return sum(self.order.counts) - sum(map(mul, self.order.steps, self.order.sizes))
+        return sum(self.order.counts) - sum(
+            map(mul, self.order.steps, self.order.sizes)
+        )
 
     def bucket(self, whole_step: int) -> int:
         return int(self.order.bucket_of[whole_step % self.steps_per_epoch])
 
     def segment_of(self, step: int) -> tuple[BatchSizeSegment, int | None]:
-        return self._segments[self.bucket(self.skips.whole_step(step))], self.num_steps
+        return self._segments[
+            self.bucket(self.skips.whole_step(step))
+        ], self.num_steps
 
     def of(self, step: int) -> BatchPlan:
         """Plan of the steps of the bucket of a step."""
@@ -316,7 +424,9 @@ class BucketPlan:
     def local(self, step: int) -> int:
         """Number of a step in the plan of its bucket."""
         epoch, step = divmod(self.skips.whole_step(step), self.steps_per_epoch)
-        return epoch * self.order.steps[self.order.bucket_of[step]] + int(self.order.turn_of[step])
+        return epoch * self.order.steps[self.order.bucket_of[step]] + int(
+            self.order.turn_of[step]
+        )
 
     def position_of_step(self, step: int) -> tuple[int, int]:
         return self.position_of_whole_step(self.skips.whole_step(step))
@@ -330,11 +440,16 @@ class BucketPlan:
 
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
         step = int(np.searchsorted(self.order.starts, position, side="right")) - 1
-        return epoch * self.steps_per_epoch + step, position - int(self.order.starts[step])
+        return epoch * self.steps_per_epoch + step, position - int(
+            self.order.starts[step]
+        )
 
     def check(self, step: int) -> int:
         if not 0 <= step < self.end:
-            raise RowIndexError(f"step {shown(step)} is out of range: steps are at least 0 and below {self.end}")
+            raise RowIndexError(
+                f"step {shown(step)} is out of range: steps are at least 0 and below "
+                f"{self.end}"
+            )
         return step
 
     def valid(self, step: int) -> int:
@@ -345,4 +460,9 @@ class BucketPlan:
         return self.of(step).visits(self.local(step), positions)
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
-        return Visits(*map(np.concatenate, zip(*(self.visits(step, positions) for step in steps), strict=True)))
+        return Visits(
+            *map(
+                np.concatenate,
+                zip(*(self.visits(step, positions) for step in steps), strict=True),
+            )
+        )

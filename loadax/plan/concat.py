@@ -32,7 +32,8 @@ class Concatenated(OrderOfParts):
 
     @property
     def runs(self) -> Integers | None:
-        runs, begin = [], 0
+        runs = []
+        begin = 0
         for part in self.parts:
             starts = part.runs
             if starts is None:
@@ -43,12 +44,18 @@ class Concatenated(OrderOfParts):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part = np.searchsorted(self._ends, positions, side="right")
-        return self._below.visits(part, epochs, positions - (self._ends[part] - self._below.sizes[part]))
+        return self._below.visits(
+            part, epochs, positions - (self._ends[part] - self._below.sizes[part])
+        )
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         hits = []
         part = np.searchsorted(self._below.row_ends, rows, side="right")
-        for index, asked in by_part(part, np.flatnonzero((rows >= 0) & (part < len(self.parts)))):
+        for index, asked in by_part(
+            part, np.flatnonzero((rows >= 0) & (part < len(self.parts)))
+        ):
             size = self.parts[index].size
             start = int(self._ends[index]) - size
             inner = max(window[0] - start, 0), min(window[1] - start, size)
@@ -60,11 +67,27 @@ class Concatenated(OrderOfParts):
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         first_rows = np.cumsum([first_row, *self.rows[:-1]]).tolist()
-        parts = (part.narrow(verb, rule, first) for part, first in zip(self.parts, first_rows, strict=True))
+        parts = (
+            part.narrow(verb, rule, first)
+            for part, first in zip(self.parts, first_rows, strict=True)
+        )
         return replace(self, parts=tuple(parts))
 
     def describe(self) -> list[Any]:
-        return [["concat", [[rows, part.describe()] for rows, part in zip(self.rows, self.parts, strict=True)]]]
+        return [
+            [
+                "concat",
+                [
+                    [rows, part.describe()]
+                    for rows, part in zip(self.rows, self.parts, strict=True)
+                ],
+            ]
+        ]
 
     def text(self) -> list[str]:
-        return [f"concat: {parts_text((str(index), part) for index, part in enumerate(self.parts))}"]
+        return [
+            (
+                "concat: "
+                f"{parts_text((str(index), part) for index, part in enumerate(self.parts))}"
+            )
+        ]

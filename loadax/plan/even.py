@@ -68,7 +68,8 @@ class EvenPatterns:
         tree, self._part = np.nonzero(weights)
         self._tree = tree
         leaves = np.count_nonzero(weights, axis=1)
-        self._leaf = np.cumsum(weights > 0).reshape(weights.shape) - 1  # of each part that has slots
+        # of each part that has slots
+        self._leaf = np.cumsum(weights > 0).reshape(weights.shape) - 1
         bounds = np.concatenate([[0], np.cumsum(weights[tree, self._part])])
         high: Integers = np.cumsum(leaves)
         low: Integers = high - leaves
@@ -82,43 +83,65 @@ class EvenPatterns:
             total = bounds[high] - bounds[low]
             # A leaf is its own left child.
             left = np.where(inner, bounds[middle] - bounds[low], total)
-            child = np.where(inner, first + count + 2 * (np.cumsum(inner) - 1), first + np.arange(count))
+            child = np.where(
+                inner,
+                first + count + 2 * (np.cumsum(inner) - 1),
+                first + np.arange(count),
+            )
             levels.append((total, left, child, middle, middle - origin, low))
             first += count
-            low, high = _interleaved(low, middle, inner), _interleaved(middle, high, inner)
+            low = _interleaved(low, middle, inner)
+            high = _interleaved(middle, high, inner)
             origin = np.repeat(origin[inner], 2)
         self._levels = np.cumsum([0, *(len(level[0]) for level in levels)])
         columns = [np.concatenate(column) for column in zip(*levels, strict=True)]
         self._total, self._left, self._child, self._middle, cut, self._low = columns
         self._keys = seeds.derive(seed, "even", cut)
 
-    def draws(self, pattern: Integers, slot: Integers, tree: Any = 0) -> tuple[Integers, Integers]:
+    def draws(
+        self, pattern: Integers, slot: Integers, tree: Any = 0
+    ) -> tuple[Integers, Integers]:
         """Part of a slot of a pattern, and the number of earlier slots of that part."""
         walk = self._walk(pattern, slot, np.zeros_like(slot) + tree, None)
         return self._part[self._low[walk.node]], walk.rank
 
-    def before(self, pattern: Integers, part: Integers, slot: Integers, tree: Any = 0) -> Integers:
+    def before(
+        self, pattern: Integers, part: Integers, slot: Integers, tree: Any = 0
+    ) -> Integers:
         """Number of slots of a part, which has some, before a slot of a pattern."""
-        return self._walk(pattern, slot, np.zeros_like(slot) + tree, self._leaf[tree, part]).rank
+        return self._walk(
+            pattern, slot, np.zeros_like(slot) + tree, self._leaf[tree, part]
+        ).rank
 
-    def slots(self, pattern: Integers, part: Integers, rank: Integers, tree: Any = 0) -> Integers:
+    def slots(
+        self, pattern: Integers, part: Integers, rank: Integers, tree: Any = 0
+    ) -> Integers:
         """Slot of a pattern that has `rank` earlier slots of its part."""
         root = np.zeros_like(rank) + tree
         leaf = self._leaf[tree, part]
         words = self._pattern_words(pattern)
         # The cell comes first: it has the slots that the block has there without cells.
-        path, node, slot = [], root, rank
+        path = []
+        node = root
+        slot = rank
         for _ in self._levels[2:]:
             goes_left = leaf < self._middle[node]
             path.append((node, goes_left))
             node = self._child[node] + np.where(goes_left, 0, 1)
         for node, goes_left in reversed(path):
-            total, left = self._total[node], self._left[node]
-            slot = _unshare(slot, _Split(total, left, self._offsets(words, node, total)), goes_left)
+            total = self._total[node]
+            left = self._left[node]
+            slot = _unshare(
+                slot,
+                _Split(total, left, self._offsets(words, node, total)),
+                goes_left,
+            )
         cell = slot // _CELL * _CELL
         walk = self._walk(pattern, cell, root, leaf)
         slot = rank - walk.begin
-        for split, goes_left in zip(reversed(walk.splits), reversed(walk.left), strict=True):
+        for split, goes_left in zip(
+            reversed(walk.splits), reversed(walk.left), strict=True
+        ):
             slot = _unshare(slot, split, goes_left)
         return cell + slot
 
@@ -135,19 +158,26 @@ class EvenPatterns:
             low = self._low[node[~inner]]
             counts[self._tree[low], self._part[low]] = (edges[0] + index)[~inner]
             split, shares = self._split(node, edges, words, cell_words)
-            lefts = (index * split.left_count + split.offset) // np.maximum(split.count, 1)
+            lefts = (index * split.left_count + split.offset) // np.maximum(
+                split.count, 1
+            )
             edges = _interleaved(shares, edges - shares, inner)
             index = _interleaved(lefts, index - lefts, inner)
-            words, cell_words = (np.repeat(each[inner], 2) for each in (words, cell_words))
+            words, cell_words = (
+                np.repeat(each[inner], 2) for each in (words, cell_words)
+            )
         return counts
 
-    def _walk(self, pattern: Integers, slot: Integers, node: Integers, leaf: Integers | None) -> _Walk:
+    def _walk(
+        self, pattern: Integers, slot: Integers, node: Integers, leaf: Integers | None
+    ) -> _Walk:
         """Walks down from roots: to the leaf of a slot, or to a given leaf, counting its slots before the slot."""
         cell, edges = _cells(slot, self._total[node])
         index = slot - edges[0]
         words = self._pattern_words(pattern)
         cell_words = _cell_words(words, cell)
-        splits, path = list[_Split](), list[Array]()
+        splits = list[_Split]()
+        path = list[Array]()
         for _ in self._levels[2:]:
             split, shares = self._split(node, edges, words, cell_words)
             count = np.maximum(split.count, 1)
@@ -164,12 +194,17 @@ class EvenPatterns:
             path.append(goes_left)
         return _Walk(node, edges[0] + index, edges[0], splits, path)
 
-    def _split(self, node: Integers, edges: Integers, words: Array, cell_words: Array) -> tuple[_Split, Integers]:
+    def _split(
+        self, node: Integers, edges: Integers, words: Array, cell_words: Array
+    ) -> tuple[_Split, Integers]:
         """The split of nodes in cells, and the slots of their left children before the edges of the cells."""
-        total, left = self._total[node], self._left[node]
+        total = self._total[node]
+        left = self._left[node]
         shares = _share(edges, left, self._offsets(words, node, total), total)
         count = edges[1] - edges[0]
-        return _Split(count, shares[1] - shares[0], self._cell_offsets(cell_words, node, count)), shares
+        return _Split(
+            count, shares[1] - shares[0], self._cell_offsets(cell_words, node, count)
+        ), shares
 
     def _offsets(self, words: Array, node: Integers, total: Integers) -> Integers:
         """An offset of each node in its pattern, below `total`."""
@@ -177,7 +212,9 @@ class EvenPatterns:
         offsets %= total.view(np.uint64)
         return offsets.view(np.int64)
 
-    def _cell_offsets(self, words: Array, node: Integers, count: Integers) -> Integers:
+    def _cell_offsets(
+        self, words: Array, node: Integers, count: Integers
+    ) -> Integers:
         """An offset of each node in its cell, below `count`, which is small; 0 if that is 0."""
         offsets = seeds.scramble(words ^ self._keys[node])
         offsets >>= _HALF
@@ -203,7 +240,9 @@ def _cell_words(words: Array, cell: Integers) -> Array:
 def _middles(bounds: Integers, low: Integers, high: Integers) -> Integers:
     """Cuts of runs of leaves that are nearest to half of their weight; beyond their end for single leaves."""
     half = bounds[low] + (bounds[high] - bounds[low]) // 2
-    above = np.clip(np.searchsorted(bounds, half), low + 1, np.maximum(high - 1, low + 1))
+    above = np.clip(
+        np.searchsorted(bounds, half), low + 1, np.maximum(high - 1, low + 1)
+    )
     below = np.maximum(above - 1, low + 1)
     return np.where(half - bounds[below] < bounds[above] - half, below, above)
 
@@ -214,7 +253,9 @@ def _interleaved(left: Array, right: Array, chosen: Array) -> Array:
     return pairs.reshape(*pairs.shape[:-2], -1)
 
 
-def _share(index: Integers, part: Integers, offset: Integers, total: Integers) -> Integers:
+def _share(
+    index: Integers, part: Integers, offset: Integers, total: Integers
+) -> Integers:
     """`(index * part + offset) // total`, if that and `index` are at most 2**44 and `offset` is below `total`.
 
     The product may have 88 bits. Floating point tells the quotient but for 1, so that of the rest, 64 bits are enough.

@@ -35,7 +35,8 @@ class _OpenBins:
 
     def __init__(self, best: bool):
         self._best = best
-        self._fitting: list[tuple[int, _Bins, int]] = []  # a heap, each with its space
+        # a heap, each with its space
+        self._fitting: list[tuple[int, _Bins, int]] = []
         self._waiting: list[tuple[int, _Bins]] = []  # a heap by descending space
 
     def take(self, length: int) -> tuple[int, _Bins] | None:
@@ -62,10 +63,14 @@ def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
         best: Whether to use best fit; otherwise first fit.
         most: Largest number of documents of a row.
     """
-    short = np.uint16 if seq_len < 1 << 16 else np.int64  # NumPy uses radix sort for short integers
+    # NumPy uses radix sort for short integers
+    short = np.uint16 if seq_len < 1 << 16 else np.int64
     descending = np.argsort((seq_len - lengths).astype(short), kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
-    placed = np.array(_place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best, most), np.int64)
+    placed = np.array(
+        _place(distinct[::-1].tolist(), counts[::-1].tolist(), seq_len, best, most),
+        np.int64,
+    )
     first, rows, per_row = placed.T
     total = rows * per_row
     within = np.arange(len(lengths)) - np.repeat(np.cumsum(total) - total, total)
@@ -74,7 +79,9 @@ def fit(lengths: Integers, seq_len: int, best: bool, most: int) -> Integers:
     return _numbered(row, int((first + rows).max()))
 
 
-def fit_by_leaf(lengths: Integers, seq_lens: Sequence[int], best: bool, most: int) -> Integers:
+def fit_by_leaf(
+    lengths: Integers, seq_lens: Sequence[int], best: bool, most: int
+) -> Integers:
     """Row of each document, int64[n], such that every leaf fits its row. Rows are numbered by their first document.
 
     Documents are placed in descending order of the largest share of a row that one of their leaves takes. Best fit
@@ -90,13 +97,18 @@ def fit_by_leaf(lengths: Integers, seq_lens: Sequence[int], best: bool, most: in
     # The number of documents is one more length: each takes 1 of `most`.
     sizes = np.column_stack([lengths, np.ones(len(lengths), np.int64)])[:, :, None]
     spaces = np.repeat(np.array([[*seq_lens, most]]).T, len(lengths), axis=1)
-    row_of, rows = np.empty(len(lengths), np.int64), 0
+    row_of = np.empty(len(lengths), np.int64)
+    rows = 0
     for document in np.argsort(-largest, kind="stable").tolist():
         fitting = np.flatnonzero((spaces[:, :rows] >= sizes[document]).all(axis=0))
         if not len(fitting):
-            row, rows = rows, rows + 1
+            row = rows
+            rows = rows + 1
         elif best:
-            space = sum(spaces[leaf, fitting] / seq_len for leaf, seq_len in enumerate(seq_lens))
+            space = sum(
+                spaces[leaf, fitting] / seq_len
+                for leaf, seq_len in enumerate(seq_lens)
+            )
             row = int(fitting[np.argmin(space)])
         else:
             row = int(fitting[0])
@@ -105,7 +117,9 @@ def fit_by_leaf(lengths: Integers, seq_lens: Sequence[int], best: bool, most: in
     return _numbered(row_of, rows)
 
 
-def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most: int) -> list[tuple[int, int, int]]:
+def _place(
+    lengths: list[int], counts: list[int], seq_len: int, best: bool, most: int
+) -> list[tuple[int, int, int]]:
     """Places documents of descending lengths: `(first row, number of rows, documents of this length in each row)`."""
     placed: list[tuple[int, int, int]] = []
     rows = 0
@@ -116,7 +130,10 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
             taken = open_rows.take(length)
             if taken is None:
                 # New rows, all filled with this length; the last one may get fewer.
-                taken = seq_len, _Bins(rows, -(-left // min(seq_len // length, most)), most)
+                taken = (
+                    seq_len,
+                    _Bins(rows, -(-left // min(seq_len // length, most)), most),
+                )
                 rows += taken[1].rows
             space, (first, available, room) = taken
             per_row = min(space // length, room, left)
@@ -124,7 +141,9 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
             placed.append((first, used, per_row))
             left -= used * per_row
             if space > per_row * length and room > per_row:
-                open_rows.put(space - per_row * length, _Bins(first, used, room - per_row))
+                open_rows.put(
+                    space - per_row * length, _Bins(first, used, room - per_row)
+                )
             if available > used:
                 open_rows.put(space, _Bins(first + used, available - used, room))
     return placed
@@ -133,7 +152,8 @@ def _place(lengths: list[int], counts: list[int], seq_len: int, best: bool, most
 def _numbered(row: Integers, rows: int) -> Integers:
     """Renumbers rows by their first document, so that they are roughly in the order of the documents."""
     first = np.empty(rows, np.int64)
-    first[row[::-1]] = np.arange(len(row) - 1, -1, -1)  # of several values for one row, the last is kept
+    # of several values for one row, the last is kept
+    first[row[::-1]] = np.arange(len(row) - 1, -1, -1)
     rank = np.empty(rows, np.int64)
     rank[np.argsort(first)] = np.arange(rows)
     return rank[row]

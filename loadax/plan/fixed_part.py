@@ -20,7 +20,8 @@ from loadax.plan.shuffle import ShuffleOrder
 from loadax.plan.slice import Sliced
 from loadax.protocols import Hits, Integers, Order, Shuffle, Visits
 
-_FIRST_EPOCH, _REORDERED = "first epoch", "reorder"
+_FIRST_EPOCH = "first epoch"
+_REORDERED = "reorder"
 
 
 @final
@@ -35,9 +36,13 @@ class FirstEpoch(VerbOrder):
         return self.parent.size
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return Visits(self.parent.visits(np.zeros_like(epochs), positions).rows, epochs)
+        return Visits(
+            self.parent.visits(np.zeros_like(epochs), positions).rows, epochs
+        )
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         return self.parent.inverse(rows, np.zeros_like(epochs), window)
 
     def _described(self) -> tuple[list[Any], str]:
@@ -54,20 +59,36 @@ class Reordered(ShuffleOrder):
         return Shuffle(self.seed)
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return self.parent.visits(epochs, self._moved(epochs, positions, seeds.permute))
+        return self.parent.visits(
+            epochs, self._moved(epochs, positions, seeds.permute)
+        )
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         below = self.parent.inverse(rows, epochs, (0, self.size))
-        return Hits(below.asked, self._moved(epochs[below.asked], below.positions, seeds.unpermute))
+        return Hits(
+            below.asked,
+            self._moved(epochs[below.asked], below.positions, seeds.unpermute),
+        )
 
-    def _moved(self, epochs: Integers, positions: Integers, move: Callable[..., Any]) -> Integers:
+    def _moved(
+        self, epochs: Integers, positions: Integers, move: Callable[..., Any]
+    ) -> Integers:
         later = np.flatnonzero(epochs)
         if not len(later):
             return positions
         moved = positions.copy()
         # One key for all positions is much faster than a key for each.
         first = int(epochs[later[0]])
-        key = seeds.derive(self.seed, "part", first if (epochs[later] == first).all() else epochs[later])
+        key = seeds.derive(
+            self.seed,
+            "part",
+            first if (epochs[later] == first).all() else epochs[later],
+        )
         moved[later] = move(positions[later], self.size, key)
         return moved
 
@@ -89,17 +110,26 @@ def fixed_part(part: Sliced | Selected) -> Order:
         return part
     _check(part)
     if isinstance(order, Reordered):  # a part of a part
-        fixed, seed = order.parent, order.seed
+        fixed = order.parent
+        seed = order.seed
     else:
-        fixed, seed = FirstEpoch(order), _seed_below(order)
-    return Reordered(replace(part, parent=fixed), int(seeds.derive(seed, "part", *part.describe()[-1])))
+        fixed = FirstEpoch(order)
+        seed = _seed_below(order)
+    return Reordered(
+        replace(part, parent=fixed),
+        int(seeds.derive(seed, "part", *part.describe()[-1])),
+    )
 
 
 def as_before(described: Any) -> Any:
     """A description in which parts have other rows in every epoch, as slices of a shuffle had in older states."""
     if not isinstance(described, list):
         return described
-    verbs = [verb for verb in described if not (isinstance(verb, list) and verb and verb[0] in _MARKS)]
+    verbs = [
+        verb
+        for verb in described
+        if not (isinstance(verb, list) and verb and verb[0] in _MARKS)
+    ]
     return [as_before(entry) for entry in verbs]
 
 
@@ -117,7 +147,11 @@ def parts_in(described: Any) -> list[str]:
     if [_FIRST_EPOCH] not in described:
         return inner
     start = described.index([_FIRST_EPOCH]) + 1
-    stop = next(index for index, verb in enumerate(described) if index > start and verb[:1] == [_REORDERED])
+    stop = next(
+        index
+        for index, verb in enumerate(described)
+        if index > start and verb[:1] == [_REORDERED]
+    )
     return [*inner, "".join(map(_call, described[start:stop]))]
 
 
@@ -139,13 +173,22 @@ def _has_all(part: Sliced | Selected) -> bool:
 
 
 def _seed_below(order: Order) -> int:
-    return next((below.shuffle.seed for below in depth_first(order) if below.shuffle is not None), 0)
+    return next(
+        (
+            below.shuffle.seed
+            for below in depth_first(order)
+            if below.shuffle is not None
+        ),
+        0,
+    )
 
 
 def part_name(part: Sliced | Selected) -> str:
     """The verb that takes a part, for messages."""
     text = part.text()[-1]
-    return f"the slice {text}" if isinstance(part, Sliced) else text
+    if isinstance(part, Sliced):
+        return f"the slice {text}"
+    return text
 
 
 def other_rows(part: Sliced | Selected) -> str:
@@ -155,28 +198,40 @@ def other_rows(part: Sliced | Selected) -> str:
 
 def _check(part: Sliced | Selected) -> None:
     """Checks that parts of an order are disjoint, and that any order of their rows is read efficiently."""
-    order, verb = part.parent, part_name(part)
+    order = part.parent
+    verb = part_name(part)
     below = depth_first(order)
     if any(each.mixes for each in below):
         raise ArgumentError(
-            f"{verb} behind mix() would have other rows in every epoch, so that two parts share rows; take a part of "
-            f"each dataset before mix(): mix({{name: ds[:n], …}}, weights); or, {other_rows(part)}"
+            f"{verb} behind mix() would have other rows in every epoch, so that two "
+            "parts share rows; take a part of each dataset before mix(): mix({name: "
+            f"ds[:n], …}}, weights); or, {other_rows(part)}"
         )
     if any(isinstance(each, Sampled) for each in below):
         raise ArgumentError(
-            f"{verb} behind sample() has draws of rows that others may draw too, so that two parts share rows; take a "
-            f"part of the rows before sample(): ds[:n].sample(weights[:n]); or, {other_rows(part)}"
+            f"{verb} behind sample() has draws of rows that others may draw too, so "
+            "that two parts share rows; take a part of the rows before sample(): "
+            f"ds[:n].sample(weights[:n]); or, {other_rows(part)}"
         )
-    check_fixed_rows(order, verb, f"and shuffle and map with loadax after it; or, {other_rows(part)}")
+    check_fixed_rows(
+        order,
+        verb,
+        f"and shuffle and map with loadax after it; or, {other_rows(part)}",
+    )
     if order.repeats:
         raise ArgumentError(
-            f"{verb} behind a shuffle of repeated rows: a row is at several positions, so that two parts share rows; "
-            "take the part before rows are repeated, and shuffle it: ds[:n].repeat(times).shuffle(seed); or, "
+            f"{verb} behind a shuffle of repeated rows: a row is at several "
+            "positions, so that two parts share rows; take the part before rows are "
+            "repeated, and shuffle it: ds[:n].repeat(times).shuffle(seed); or, "
             f"{other_rows(part)}"
         )
-    if any(each.shuffle is not None and each.shuffle.blocks is not None for each in below):
+    if any(
+        each.shuffle is not None and each.shuffle.blocks is not None for each in below
+    ):
         raise ArgumentError(
-            f"{verb} behind a block shuffle has rows of all blocks, so that later epochs would read whole blocks for "
-            f"single rows; split() keeps the blocks of each part: ds.split([{part.size}, {order.size - part.size}]); "
-            f"or take the part before shuffle(); or, {other_rows(part)}"
+            f"{verb} behind a block shuffle has rows of all blocks, so that later "
+            "epochs would read whole blocks for single rows; split() keeps the "
+            f"blocks of each part: ds.split([{part.size}, "
+            f"{order.size - part.size}]); or take the part before shuffle(); or, "
+            f"{other_rows(part)}"
         )

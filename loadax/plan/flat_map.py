@@ -34,10 +34,19 @@ class FlatMapped(VerbOrder):
         below = self.parent.visits(epochs, inner)
         return Visits(below.rows * self.fan_out + part, below.epochs)
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         inner, part = np.divmod(rows, self.fan_out)
-        below = self.parent.inverse(inner, epochs, (window[0] // self.fan_out, (window[1] - 1) // self.fan_out + 1))
+        below = self.parent.inverse(
+            inner,
+            epochs,
+            (window[0] // self.fan_out, (window[1] - 1) // self.fan_out + 1),
+        )
         return Hits(below.asked, below.positions * self.fan_out + part[below.asked])
 
     def _described(self) -> tuple[list[Any], str]:
-        return ["flat_map", self.fan_out], f"flat_map({self.name}, fan_out={self.fan_out})"
+        return [
+            "flat_map",
+            self.fan_out,
+        ], f"flat_map({self.name}, fan_out={self.fan_out})"

@@ -32,23 +32,37 @@ class LaneAssignments:
         """Lane of each position, and the number of earlier positions of that lane."""
         starts = np.array([run.start for run in self.runs])
         widths = np.array([len(lanes) for lanes in self.lanes])
-        bounds = [positions.min(), positions.max()] if len(positions) else [0, 0]
+        if len(positions):
+            bounds = [positions.min(), positions.max()]
+        else:
+            bounds = [0, 0]
         first, last = np.searchsorted(starts, bounds, side="right") - 1
         # Nearly always one run: scalars are divided by several times faster.
-        run: Any = int(first) if first == last else np.searchsorted(starts, positions, side="right") - 1
-        offset, width = positions - starts[run], widths[run]
+        run: Any
+        if first == last:
+            run = int(first)
+        else:
+            run = np.searchsorted(starts, positions, side="right") - 1
+        offset = positions - starts[run]
+        width = widths[run]
         turn = offset // width
         lanes = np.concatenate(self.lanes)
-        return lanes[(np.cumsum(widths) - widths)[run] + offset - turn * width], turn + self.turns[run]
+        return lanes[
+            (np.cumsum(widths) - widths)[run] + offset - turn * width
+        ], turn + self.turns[run]
 
     def positions(self, lanes: Integers, turns: Integers) -> Integers:
         """Positions of the `turns`-th rows of `lanes`; the inverse of `at`."""
         positions = np.empty_like(turns)
         owner = np.searchsorted(self.turns, turns, side="right") - 1
-        for index, (run, before, alive) in enumerate(zip(self.runs, self.turns.tolist(), self.lanes, strict=True)):
+        for index, (run, before, alive) in enumerate(
+            zip(self.runs, self.turns.tolist(), self.lanes, strict=True)
+        ):
             owned = np.flatnonzero(owner == index)
             in_turn = np.searchsorted(alive, lanes[owned])
-            positions[owned] = run.start + (turns[owned] - before) * len(alive) + in_turn
+            positions[owned] = (
+                run.start + (turns[owned] - before) * len(alive) + in_turn
+            )
         return positions
 
 
@@ -67,7 +81,10 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
     index_in_step = lane_places(len(lane_rows))
-    runs = tuple(LaneAssignment(int(start), index_in_step[lanes]) for start, lanes in zip(starts, alive, strict=True))
+    runs = tuple(
+        LaneAssignment(int(start), index_in_step[lanes])
+        for start, lanes in zip(starts, alive, strict=True)
+    )
     return LaneAssignments(runs, turns, alive)
 
 
@@ -88,7 +105,9 @@ def lane_places(count: int) -> Integers:
     return order[order < count]
 
 
-def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions: Integers) -> Integers:
+def by_lane(
+    start: int, count: int, assignments: list[LaneAssignment], positions: Integers
+) -> Integers:
     """Offsets from `start` of the rows at `positions` of a batch that is sorted by lane, int64[n].
 
     The cost is proportional to the requested positions and the lanes, not to the batch.
@@ -106,7 +125,9 @@ def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions
         return offsets
     step = _lanes_of_step(start, count, assignments)
     order = np.argsort(step.lanes, kind="stable")
-    first, stride, rows = step.firsts[order], step.strides[order], step.rows[order]
+    first = step.firsts[order]
+    stride = step.strides[order]
+    rows = step.rows[order]
     ends: Integers = np.cumsum(rows)
     # Ascending positions take turns of lanes as a whole: repeated, not looked up for each.
     taken = positions.searchsorted(ends)
@@ -118,7 +139,9 @@ def by_lane(start: int, count: int, assignments: list[LaneAssignment], positions
     return offsets
 
 
-def in_step(start: int, count: int, assignments: list[LaneAssignment], offsets: Integers) -> Integers:
+def in_step(
+    start: int, count: int, assignments: list[LaneAssignment], offsets: Integers
+) -> Integers:
     """Positions in the batch of the rows at `offsets` (below `count`) from `start`; the inverse of `by_lane`."""
     step = _lanes_of_step(start, count, assignments)
     order = np.argsort(step.lanes, kind="stable")
@@ -127,7 +150,9 @@ def in_step(start: int, count: int, assignments: list[LaneAssignment], offsets: 
     bounds = np.array([run.start for run in assignments])
     widths = np.array([len(run.lanes) for run in assignments])
     which = np.searchsorted(bounds, start + offsets, side="right") - 1
-    entry = (np.cumsum(widths) - widths)[which] + (start + offsets - bounds[which]) % widths[which]
+    entry = (np.cumsum(widths) - widths)[which] + (
+        start + offsets - bounds[which]
+    ) % widths[which]
     return begins[entry] + (offsets - step.firsts[entry]) // step.strides[entry]
 
 
@@ -140,13 +165,21 @@ class _LanesOfStep(NamedTuple):
     rows: Integers
 
 
-def _lanes_of_step(start: int, count: int, assignments: list[LaneAssignment]) -> _LanesOfStep:
+def _lanes_of_step(
+    start: int, count: int, assignments: list[LaneAssignment]
+) -> _LanesOfStep:
     ends = [*(run.start for run in assignments[1:]), start + count]
     parts = []
     for run, end in zip(assignments, ends, strict=True):
-        low, high = max(start, run.start), min(start + count, end)
+        low = max(start, run.start)
+        high = min(start + count, end)
         width = len(run.lanes)
-        first = (np.arange(width) - (low - run.start)) % width  # of each lane, counted from `low`
+        # of each lane, counted from `low`
+        first = (np.arange(width) - (low - run.start)) % width
         rows: Integers = np.maximum(0, -((first - (high - low)) // width))
-        parts.append(_LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows))
-    return _LanesOfStep(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        parts.append(
+            _LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows)
+        )
+    return _LanesOfStep(
+        *(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    )

@@ -37,15 +37,18 @@ Stop = Literal["first", "all", "never"]
 ENDLESS = MOST_POSITIONS
 
 _VERSION = 1  # of this order, in saved states
-_ENDLESS_VERSION = 2  # of an endless mixture; in version 1 the third epoch began at a position beyond int64
+# of an endless mixture; in version 1 the third epoch began at a position beyond int64
+_ENDLESS_VERSION = 2
 _ROTATED_VERSION = 3  # of a mixture of version 2
 _EVEN_VERSION = 4  # of a mixture of version 3
 EVEN = 3  # the version of mixtures whose patterns are even
 # positions between the epochs of an endless mixture, and number of distinct epochs
-_FAR, _FAR_EPOCHS = 1 << 40, 1 << 21
+_FAR = 1 << 40
+_FAR_EPOCHS = 1 << 21
 _PATTERN_CELLS = 1 << 18  # total size of a block's patterns
 _MOST_PATTERNS = 64
-_MOST_LOOKED_UP = _PATTERN_CELLS // _MOST_PATTERNS  # slots of even patterns; larger ones are computed at each look
+# slots of even patterns; larger ones are computed at each look
+_MOST_LOOKED_UP = _PATTERN_CELLS // _MOST_PATTERNS
 _FEWEST_SLOTS = 1024  # of a pattern that are computed together
 _TOGETHER = 64  # segments whose draws are counted together: bounds the memory
 
@@ -69,7 +72,9 @@ class _Patterns:
 
     _sorted: Integers  # see `_by_part`
 
-    def __init__(self, seed: int, weights: tuple[int, ...], even: EvenPatterns | None = None):
+    def __init__(
+        self, seed: int, weights: tuple[int, ...], even: EvenPatterns | None = None
+    ):
         self._even = even
         self.weights = np.array(weights, np.int64)
         self.size = sum(weights)
@@ -77,10 +82,14 @@ class _Patterns:
         self._keys = seeds.derive(seed, "mix", *weights, np.arange(self.count))
         self._firsts = np.cumsum(self.weights) - self.weights
         # NumPy sorts small integers by radix.
-        self._parts = np.repeat(np.arange(len(weights), dtype=np.min_scalar_type(len(weights))), weights)
+        self._parts = np.repeat(
+            np.arange(len(weights), dtype=np.min_scalar_type(len(weights))), weights
+        )
         shape = self.count, self.size
-        self._known = np.zeros(self.count, np.int64)  # slots of each pattern that are in these two arrays
-        self._part, self._rank = np.empty(shape, self._parts.dtype), np.empty(shape, np.int32)
+        # slots of each pattern that are in these two arrays
+        self._known = np.zeros(self.count, np.int64)
+        self._part = np.empty(shape, self._parts.dtype)
+        self._rank = np.empty(shape, np.int32)
 
     @property
     def _by_part(self) -> Integers:
@@ -89,7 +98,11 @@ class _Patterns:
         It is ascending as a whole: a pattern that is not known in full has the lowest number of its row throughout.
         """
         if "_sorted" not in vars(self):
-            unknown = np.repeat(np.arange(self.count)[:, None] * (len(self.weights) * self.size), self.size, axis=1)
+            unknown = np.repeat(
+                np.arange(self.count)[:, None] * (len(self.weights) * self.size),
+                self.size,
+                axis=1,
+            )
             # Threads fill one table; from Python 3.12 on, each would get its own from a `cached_property`.
             vars(self).setdefault("_sorted", unknown)
         return self._sorted
@@ -97,12 +110,17 @@ class _Patterns:
     def draws(self, pattern: Integers, slot: Integers) -> tuple[Integers, Integers]:
         """Part of a slot of a pattern, and the number of earlier slots of that part."""
         self._extend(pattern, slot)
-        return self._part[pattern, slot].astype(np.int64), self._rank[pattern, slot].astype(np.int64)
+        return self._part[pattern, slot].astype(np.int64), self._rank[
+            pattern, slot
+        ].astype(np.int64)
 
     def before(self, pattern: Integers, part: Integers, slot: Integers) -> Integers:
         """Number of slots of a part before a slot of a pattern."""
         self._extend(pattern, self.size - 1)
-        found = np.searchsorted(self._by_part.reshape(-1), (pattern * len(self.weights) + part) * self.size + slot)
+        found = np.searchsorted(
+            self._by_part.reshape(-1),
+            (pattern * len(self.weights) + part) * self.size + slot,
+        )
         return found - pattern * self.size - self._firsts[part]
 
     def slots(self, pattern: Integers, part: Integers, rank: Integers) -> Integers:
@@ -117,30 +135,58 @@ class _Patterns:
             return
         rows = np.unique(pattern[missing])
         # Twice as far each time, so that a run through a large block computes each slot about twice.
-        stop = min(max(int(np.max(slot)) + 1, 2 * int(self._known[rows].max()), _FEWEST_SLOTS), self.size)
+        stop = min(
+            max(
+                int(np.max(slot)) + 1, 2 * int(self._known[rows].max()), _FEWEST_SLOTS
+            ),
+            self.size,
+        )
         if self._even is None:
-            part = self._parts[seeds.permute(np.arange(stop)[None], self.size, self._keys[rows, None])]
+            part = self._parts[
+                seeds.permute(
+                    np.arange(stop)[None], self.size, self._keys[rows, None]
+                )
+            ]
         else:
-            pattern, slots = np.repeat(rows, stop), np.tile(np.arange(stop), len(rows))
-            part = self._even.draws(pattern, slots)[0].reshape(len(rows), stop).astype(self._parts.dtype)
+            pattern = np.repeat(rows, stop)
+            slots = np.tile(np.arange(stop), len(rows))
+            part = (
+                self._even.draws(pattern, slots)[0]
+                .reshape(len(rows), stop)
+                .astype(self._parts.dtype)
+            )
         order = np.argsort(part, axis=1, kind="stable")
         ordered = np.take_along_axis(part, order, axis=1)
-        first = np.zeros(part.shape, np.int32)  # in the sorted row, where the run of equal parts begins
-        first[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], np.arange(1, stop), 0)
+        # in the sorted row, where the run of equal parts begins
+        first = np.zeros(part.shape, np.int32)
+        first[:, 1:] = np.where(
+            ordered[:, 1:] != ordered[:, :-1], np.arange(1, stop), 0
+        )
         rank = np.empty_like(first)
-        np.put_along_axis(rank, order, np.arange(stop, dtype=np.int32) - np.maximum.accumulate(first, axis=1), axis=1)
+        np.put_along_axis(
+            rank,
+            order,
+            np.arange(stop, dtype=np.int32) - np.maximum.accumulate(first, axis=1),
+            axis=1,
+        )
         self._part[rows, :stop], self._rank[rows, :stop] = part, rank
         if stop == self.size:
-            self._by_part[rows] = (rows[:, None] * len(self.weights) + ordered) * self.size + order
+            self._by_part[rows] = (
+                rows[:, None] * len(self.weights) + ordered
+            ) * self.size + order
         self._known[rows] = stop  # last, for other threads
 
 
 @lru_cache(maxsize=64)
-def _patterns(seed: int, weights: tuple[int, ...], version: int = 1) -> "_Patterns | EvenPatterns":
+def _patterns(
+    seed: int, weights: tuple[int, ...], version: int = 1
+) -> "_Patterns | EvenPatterns":
     if version < EVEN:
         return _Patterns(seed, weights)
     even = EvenPatterns(seed, np.array([weights], np.int64))
-    return even if even.size > _MOST_LOOKED_UP else _Patterns(seed, weights, even)
+    if even.size > _MOST_LOOKED_UP:
+        return even
+    return _Patterns(seed, weights, even)
 
 
 def _count_of(size: Any) -> Any:
@@ -189,8 +235,9 @@ class Mixed(OrderOfParts):
         """
         if self.by_step:
             raise ScheduleError(
-                "the length of a mixture that is scheduled by step depends on the batch size: pass it to a Dataloader "
-                "as it is, without another verb after mix(), or schedule by example"
+                "the length of a mixture that is scheduled by step depends on the "
+                "batch size: pass it to a Dataloader as it is, without another verb "
+                "after mix(), or schedule by example"
             )
         if isinstance(self.stop, int):
             return self.stop
@@ -199,18 +246,25 @@ class Mixed(OrderOfParts):
         # A part that is an endless mixture never finishes an epoch.
         parts = np.flatnonzero(self._below.sizes < ENDLESS)
         ends = np.full(len(self.parts), -1)
-        ends[parts] = self.positions_of_draws(parts, self._below.sizes[parts] - (self.stop == "all"))
+        ends[parts] = self.positions_of_draws(
+            parts, self._below.sizes[parts] - (self.stop == "all")
+        )
         known = ends[ends >= 0]
         if self.stop == "first":
-            return int(known.min()) if len(known) else ENDLESS
+            if len(known):
+                return int(known.min())
+            return ENDLESS
         if len(known) < len(ends):
             name = self.names[int(np.argmin(ends))]
             raise ArgumentError(
-                f"stop='all': the weights never draw all of {name!r}, or it is endless; pass another stop="
+                f"stop='all': the weights never draw all of {name!r}, or it is "
+                "endless; pass another stop="
             )
         return int(ends.max()) + 1
 
-    def at_positions(self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None) -> "Mixed":
+    def at_positions(
+        self, batch_sizes: Sequence[tuple[int, int]], num_epochs: int | None
+    ) -> "Mixed":
         """The same order with weights that change at positions instead of steps.
 
         Args:
@@ -224,17 +278,22 @@ class Mixed(OrderOfParts):
         def position(step: int) -> int:
             ends = [first for first, _ in batch_sizes[1:]] + [step]
             return sum(
-                max(0, min(end, step) - first) * size for (first, size), end in zip(batch_sizes, ends, strict=True)
+                max(0, min(end, step) - first) * size
+                for (first, size), end in zip(batch_sizes, ends, strict=True)
             )
 
-        segments = tuple(Segment(position(segment.start), segment.weights) for segment in self.segments)
+        segments = tuple(
+            Segment(position(segment.start), segment.weights)
+            for segment in self.segments
+        )
         known = replace(self, segments=segments, by_step=False)
         last = segments[-1].start
         # The first step of a later epoch depends on `remainder`.
         if num_epochs != 1 and last + batch_sizes[-1][1] > known.size:
             raise ArgumentError(
-                f"weights are scheduled from step {self.segments[-1].start} on, which is example {last}, "
-                f"but an epoch has only {known.size} examples; schedule by example, or pass stop='never' to mix()"
+                f"weights are scheduled from step {self.segments[-1].start} on, "
+                f"which is example {last}, but an epoch has only {known.size} "
+                "examples; schedule by example, or pass stop='never' to mix()"
             )
         return known
 
@@ -245,7 +304,9 @@ class Mixed(OrderOfParts):
         return replace(self, segments=past or self.segments[:1])
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        part, draws = self.draws(self.begin(epochs) + positions if epochs.any() else positions)
+        part, draws = self.draws(
+            self.begin(epochs) + positions if epochs.any() else positions
+        )
         inner, positions_of_part = np.divmod(draws, self._below.sizes[part])
         return self._below.visits(part, inner, positions_of_part)
 
@@ -254,15 +315,23 @@ class Mixed(OrderOfParts):
 
         An endless mixture has several epochs if it is sliced: they are so far apart that no slice reaches the next one.
         """
-        return epochs % _FAR_EPOCHS * _FAR if self.size >= ENDLESS else epochs * self.size
+        if self.size >= ENDLESS:
+            return epochs % _FAR_EPOCHS * _FAR
+        return epochs * self.size
 
     def draws(self, positions: Integers) -> tuple[Integers, Integers]:
         """Part of each position (counted over all epochs), and the number of earlier draws of that part."""
-        part, draws = np.empty_like(positions), np.empty_like(positions)
+        part = np.empty_like(positions)
+        draws = np.empty_like(positions)
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in np.unique(which).tolist():
-            segment, before = self.segments[index], self._before[index]
-            chosen = np.flatnonzero(which == index) if len(self.segments) > 1 else slice(None)
+            segment = self.segments[index]
+            before = self._before[index]
+            chosen = (
+                np.flatnonzero(which == index)
+                if len(self.segments) > 1
+                else slice(None)
+            )
             patterns = _patterns(self.seed, segment.weights, self.version)
             block, slot = np.divmod(positions[chosen] - segment.start, patterns.size)
             pattern, turn = self._pattern(block, patterns.size)
@@ -277,7 +346,10 @@ class Mixed(OrderOfParts):
     def counts(self, position: int) -> Integers:
         """Number of draws of each part before a position, counted over all epochs."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._before[index] + self._counts(slice(index, index + 1), np.array([position]))[0]
+        return (
+            self._before[index]
+            + self._counts(slice(index, index + 1), np.array([position]))[0]
+        )
 
     def positions_of_draws(self, parts: Integers, draws: Integers) -> Integers:
         """Position, counted over all epochs, of the `draws[i]`-th row (from 0) of part `parts[i]`; -1 if there is none.
@@ -286,27 +358,39 @@ class Mixed(OrderOfParts):
             parts: Indices of parts, int64[n].
             draws: Numbers of earlier draws of the part, int64[n].
         """
-        positions, which = np.full(len(draws), -1, np.int64), np.zeros(len(draws), np.int64)
+        positions = np.full(len(draws), -1, np.int64)
+        which = np.zeros(len(draws), np.int64)
         for part in np.unique(parts).tolist() if len(self.segments) > 1 else []:
             chosen = parts == part
             # Of several segments that begin at the same draw, only the last draws the part.
-            which[chosen] = np.searchsorted(self._before[:, part], draws[chosen], side="right") - 1
+            which[chosen] = (
+                np.searchsorted(self._before[:, part], draws[chosen], side="right")
+                - 1
+            )
         for index in np.unique(which).tolist():
-            patterns = _patterns(self.seed, self.segments[index].weights, self.version)
+            patterns = _patterns(
+                self.seed, self.segments[index].weights, self.version
+            )
             chosen = np.flatnonzero((which == index) & (patterns.weights[parts] > 0))
             part = parts[chosen]
             share = patterns.weights[part]
             block, rank = np.divmod(draws[chosen] - self._before[index, part], share)
             met = block <= ENDLESS // patterns.size  # no run reaches later ones
-            chosen, part, share, block, rank = (each[met] for each in (chosen, part, share, block, rank))
+            chosen, part, share, block, rank = (
+                each[met] for each in (chosen, part, share, block, rank)
+            )
             pattern, turn = self._pattern(block, patterns.size)
             if self._rotates(patterns.size):
                 rank = (rank + patterns.before(pattern, part, turn)) % share
             slots = (patterns.slots(pattern, part, rank) - turn) % patterns.size
-            positions[chosen] = self.segments[index].start + block * patterns.size + slots
+            positions[chosen] = (
+                self.segments[index].start + block * patterns.size + slots
+            )
         return positions
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         # A part's draws are counted over all epochs, so counts at the window's ends tell which draws are in it.
         hits = []
         owner = np.searchsorted(self._below.row_ends, rows, side="right")
@@ -314,44 +398,78 @@ class Mixed(OrderOfParts):
         for epoch in np.unique(epochs[known]).tolist():
             begin = self.begin(epoch)
             drawn = [self.counts(begin + end) for end in window]
-            for index, asked in by_part(owner, np.flatnonzero(known & (epochs == epoch))):
-                part, low, high = self.parts[index], int(drawn[0][index]), int(drawn[1][index])
+            for index, asked in by_part(
+                owner, np.flatnonzero(known & (epochs == epoch))
+            ):
+                part = self.parts[index]
+                low = int(drawn[0][index])
+                high = int(drawn[1][index])
                 if low >= high:
                     continue
                 passes = np.arange(low // part.size, (high - 1) // part.size + 1)
-                question, inner = (grid.ravel() for grid in np.meshgrid(asked, passes, indexing="ij"))
+                question, inner = (
+                    grid.ravel() for grid in np.meshgrid(asked, passes, indexing="ij")
+                )
                 # Several passes may all match; of an endless part, only the window can be searched.
-                within = (low % part.size, (high - 1) % part.size + 1) if len(passes) == 1 else (0, part.size)
-                below = part.inverse(rows[question] - self._below.first_rows[index], inner, within)
+                if len(passes) == 1:
+                    within = (low % part.size, (high - 1) % part.size + 1)
+                else:
+                    within = (0, part.size)
+                below = part.inverse(
+                    rows[question] - self._below.first_rows[index], inner, within
+                )
                 draws = inner[below.asked] * part.size + below.positions
                 met = np.flatnonzero((draws >= low) & (draws < high))
-                positions = self.positions_of_draws(np.full(len(met), index), draws[met]) - begin
+                positions = (
+                    self.positions_of_draws(np.full(len(met), index), draws[met])
+                    - begin
+                )
                 hits.append(Hits(question[below.asked[met]], positions))
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        part = "[0]" if verb in ("split", "split_by") else ""
+        if verb in ("split", "split_by"):
+            part = "[0]"
+        else:
+            part = ""
         raise ArgumentError(
-            f"{verb}() after mix() would break its proportions; call it before: mix({{name: ds.{verb}(…){part}}}, …)"
+            f"{verb}() after mix() would break its proportions; call it before: "
+            f"mix({{name: ds.{verb}(…){part}}}, …)"
         )
 
     def describe(self) -> list[Any]:
         parts = [
-            [name, rows, part.describe()] for name, rows, part in zip(self.names, self.rows, self.parts, strict=True)
+            [name, rows, part.describe()]
+            for name, rows, part in zip(
+                self.names, self.rows, self.parts, strict=True
+            )
         ]
-        version = _ENDLESS_VERSION if self.stop == "never" else _VERSION
-        version = {2: _ROTATED_VERSION, EVEN: _EVEN_VERSION}.get(self.version, version)
-        segments = [[segment.start, list(segment.weights)] for segment in self.segments]
+        if self.stop == "never":
+            version = _ENDLESS_VERSION
+        else:
+            version = _VERSION
+        version = {2: _ROTATED_VERSION, EVEN: _EVEN_VERSION}.get(
+            self.version, version
+        )
+        segments = [
+            [segment.start, list(segment.weights)] for segment in self.segments
+        ]
         return [["mix", parts, segments, self.seed, self.stop, version]]
 
     def text(self) -> list[str]:
         weights = ", ".join(
-            ":".join(map(str, segment.weights)) + f" from position {segment.start:,} on" * bool(segment.start)
+            ":".join(map(str, segment.weights))
+            + f" from position {segment.start:,} on" * bool(segment.start)
             for segment in self.segments
         )
         parts = parts_text(zip(self.names, self.parts, strict=True))
-        version = "" if self.version == EVEN else f", version={self.version}"
-        return [f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"]
+        if self.version == EVEN:
+            version = ""
+        else:
+            version = f", version={self.version}"
+        return [
+            f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"
+        ]
 
     @cached_property
     def _starts(self) -> Integers:
@@ -363,7 +481,9 @@ class Mixed(OrderOfParts):
         before = np.zeros((len(self.segments), len(self.parts)), np.int64)
         for first in range(0, len(before) - 1, _TOGETHER):
             last = min(first + _TOGETHER, len(before) - 1)
-            before[first + 1 : last + 1] = self._counts(slice(first, last), self._starts[first + 1 : last + 1])
+            before[first + 1 : last + 1] = self._counts(
+                slice(first, last), self._starts[first + 1 : last + 1]
+            )
         return np.cumsum(before, axis=0)
 
     def _counts(self, segments: slice, positions: Integers) -> Integers:
@@ -376,19 +496,32 @@ class Mixed(OrderOfParts):
             even = EvenPatterns(self.seed, weights)
             stop = turn + begun
             wraps = stop >= sizes
-            counted = even.counts(pattern, np.where(wraps, stop - sizes, stop)) - even.counts(pattern, turn)
+            counted = even.counts(
+                pattern, np.where(wraps, stop - sizes, stop)
+            ) - even.counts(pattern, turn)
             return (blocks + np.where(wraps, 1, 0))[:, None] * weights + counted
         # Of the last block, the fewer slots are looked at: those that are drawn, or those that are left.
         many = begun > sizes // 2
-        first, length = np.where(many, turn + begun, turn), np.where(many, sizes - begun, begun)
+        first = np.where(many, turn + begun, turn)
+        length = np.where(many, sizes - begun, begun)
         which = np.repeat(np.arange(len(sizes)), length)
-        slots = np.arange(len(which)) + np.repeat(first - (np.cumsum(length) - length), length)
-        keys = seeds.derive(self.seed, "mix", *weights.T, pattern) if len(which) else pattern
-        drawn = seeds.permute_by(slots % sizes[which], which, sizes, keys) + (np.cumsum(sizes) - sizes)[which]
+        slots = np.arange(len(which)) + np.repeat(
+            first - (np.cumsum(length) - length), length
+        )
+        if len(which):
+            keys = seeds.derive(self.seed, "mix", *weights.T, pattern)
+        else:
+            keys = pattern
+        drawn = (
+            seeds.permute_by(slots % sizes[which], which, sizes, keys)
+            + (np.cumsum(sizes) - sizes)[which]
+        )
         # The slots of all parts of all segments, one after the other.
         cells = np.searchsorted(np.cumsum(weights), drawn, side="right")
         counted = np.bincount(cells, minlength=weights.size).reshape(weights.shape)
-        return blocks[:, None] * weights + np.where(many[:, None], weights - counted, counted)
+        return blocks[:, None] * weights + np.where(
+            many[:, None], weights - counted, counted
+        )
 
     def _pattern(self, block: Integers, size: Any) -> tuple[Integers, Integers]:
         """Pattern of each block of `size` slots, an int or int64[n], and the slot of it that the block begins with."""
@@ -396,7 +529,9 @@ class Mixed(OrderOfParts):
         pattern = (seeds.derive(self.seed, "pattern", block) % count).astype(np.int64)
         if self.version == 1:
             return pattern, np.zeros_like(pattern)
-        turn = (seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)).astype(np.int64)
+        turn = (
+            seeds.derive(self.seed, "rotation", block) % np.asarray(size, np.uint64)
+        ).astype(np.int64)
         if self.version == 2:
             return pattern, turn
         rotates = self._rotates(size)
@@ -418,18 +553,23 @@ def whole_weights(weights: Sequence[Fraction | int], most: int) -> tuple[int, ..
     """
     scale = math.lcm(*(weight.denominator for weight in weights))
     whole = [weight.numerator * (scale // weight.denominator) for weight in weights]
-    total, divisor = sum(whole), math.gcd(*whole)
+    total = sum(whole)
+    divisor = math.gcd(*whole)
     if total // divisor <= most:
         return tuple(weight // divisor for weight in whole)
     units = [max(weight * most // total, 1) if weight else 0 for weight in whole]
     missing = most - sum(units)
-    by_remainder = sorted(range(len(whole)), key=lambda part: units[part] * total - whole[part] * most)
+    by_remainder = sorted(
+        range(len(whole)), key=lambda part: units[part] * total - whole[part] * most
+    )
     for part in by_remainder[: max(missing, 0)]:
         units[part] += 1
     return tuple(units)
 
 
-def scheduled_until(order: Order, epoch: int, position: int) -> tuple[Order, list[Any]]:
+def scheduled_until(
+    order: Order, epoch: int, position: int
+) -> tuple[Order, list[Any]]:
     """A mixture without the weights that begin at a position of an epoch or later, and what determines the rest.
 
     The schedule at the first example of an epoch is not in the past, but it determines where the previous epoch ends.

@@ -14,12 +14,15 @@ from loadax.protocols import Integers
 # Version of these rules, in saved states
 NEXT_ROW_VERSION = 1
 
-_ROWS_HELD = 4  # by default, parts of as many rows are fitted: more fill rows better, but the first one comes later
+# by default, parts of as many rows are fitted: more fill rows better, but the first one comes later
+_ROWS_HELD = 4
 _OLDEST_EVERY = 8
 _WHOLE = 1 << 20  # shares of rows are integers, which every machine adds up alike
 
 
-def document_parts(lengths: Integers, options: PackOptions, row: int) -> tuple[Integers, Integers]:
+def document_parts(
+    lengths: Integers, options: PackOptions, row: int
+) -> tuple[Integers, Integers]:
     """Parts of one document; none if it is empty or dropped.
 
     Args:
@@ -53,7 +56,10 @@ def is_enough(parts: int, entries: Integers, rows: int, options: PackOptions) ->
     """
     if options.window:
         return parts >= options.window
-    wanted = 1 if options.method == "split" else min(_ROWS_HELD, rows + 2)
+    if options.method == "split":
+        wanted = 1
+    else:
+        wanted = min(_ROWS_HELD, rows + 2)
     return bool((entries >= wanted * options.sizes).any())
 
 
@@ -72,5 +78,7 @@ def next_row(lengths: Integers, rows: int, options: PackOptions) -> Integers:
         row = 0 if oldest else np.argmax(np.bincount(row_of, weights=shares))
         return lengths * (row_of == row)[:, None]
     ends = np.cumsum(lengths, axis=0)
-    used: Integers = np.minimum(ends, options.sizes) - np.minimum(ends - lengths, options.sizes)
+    used: Integers = np.minimum(ends, options.sizes) - np.minimum(
+        ends - lengths, options.sizes
+    )
     return used

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from loadax.errors import ArgumentError, StreamError
-from loadax.protocols import Hits, Integers, LaneAssignment, NarrowRule, Order, Shuffle, Visits
+from loadax.protocols import (
+    Hits,
+    Integers,
+    LaneAssignment,
+    NarrowRule,
+    Order,
+    Shuffle,
+    Visits,
+)
 
 _SHOWN_PARTS = 8
 
@@ -47,7 +55,9 @@ class BaseOrder:
     @property
     def runs(self) -> Integers | None:
         rows = self.row_range
-        return None if rows is None or rows.step < 0 else np.arange(min(1, len(rows)))
+        if rows is None or rows.step < 0:
+            return None
+        return np.arange(min(1, len(rows)))
 
     @property
     def shuffle(self) -> Shuffle | None:
@@ -56,7 +66,12 @@ class BaseOrder:
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         return Visits(positions, epochs)
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,  # noqa: ARG002
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         asked = np.flatnonzero((rows >= 0) & (rows < self.size))
         return Hits(asked, rows[asked])
 
@@ -65,11 +80,17 @@ class BaseOrder:
         check_fixed_rows(order, f"{verb}()")
         if order.varies:
             raise ArgumentError(
-                f"{verb}() after {order.text()[-1]} of a shuffle would keep other rows in every epoch; call it before"
+                f"{verb}() after {order.text()[-1]} of a shuffle would keep other "
+                "rows in every epoch; call it before"
             )
         return rule(order, first_row)
 
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
+    def lane_assignments(
+        self,
+        epoch: int,  # noqa: ARG002
+        start: int,  # noqa: ARG002
+        stop: int,  # noqa: ARG002
+    ) -> list[LaneAssignment]:
         return []
 
 
@@ -93,7 +114,8 @@ class VerbOrder(BaseOrder):
 
 def depth(order: Order) -> int:
     """Number of nested verbs. Iterative, because it is used to limit recursion."""
-    level, verbs = [order], 0
+    level = [order]
+    verbs = 0
     while level:
         verbs += 1
         level = [below for above in level for below in orders_below(above)]
@@ -102,12 +124,21 @@ def depth(order: Order) -> int:
 
 def depth_first(order: Order) -> Sequence[Order]:
     """An order and all orders below it."""
-    return [order, *(order_below for below in orders_below(order) for order_below in depth_first(below))]
+    return [
+        order,
+        *(
+            order_below
+            for below in orders_below(order)
+            for order_below in depth_first(below)
+        ),
+    ]
 
 
 def orders_below(order: Order) -> Sequence[Order]:
     """The parts or the parent of an order."""
-    return order.parts if order.parent is None else (order.parent,)
+    if order.parent is None:
+        return order.parts
+    return (order.parent,)
 
 
 def check_fixed_rows(order: Order, verb: str, remedy: str | None = None) -> None:
@@ -121,10 +152,20 @@ def check_fixed_rows(order: Order, verb: str, remedy: str | None = None) -> None
     Raises:
         ArgumentError: When it is not.
     """
-    reasons = [below.changing_rows for below in depth_first(order) if below.changing_rows is not None]
+    reasons = [
+        below.changing_rows
+        for below in depth_first(order)
+        if below.changing_rows is not None
+    ]
     if reasons:  # the innermost one causes those around it
-        after = f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, rng=True)"
-        raise ArgumentError(f"{verb} needs the same rows in every epoch, but {reasons[-1]}, {remedy or after}")
+        after = (
+            f"and shuffle and map with loadax after {verb}: .shuffle(seed).map(fn, "
+            "rng=True)"
+        )
+        raise ArgumentError(
+            f"{verb} needs the same rows in every epoch, but {reasons[-1]}, "
+            f"{remedy or after}"
+        )
 
 
 def has_stream(order: Order) -> bool:
@@ -149,7 +190,9 @@ def no_hits() -> Hits:
 
 def join_hits(hits: Sequence[Hits]) -> Hits:
     """Concatenates the hits of several inverses."""
-    return Hits(*(np.concatenate(arrays) for arrays in zip(no_hits(), *hits, strict=True)))
+    return Hits(
+        *(np.concatenate(arrays) for arrays in zip(no_hits(), *hits, strict=True))
+    )
 
 
 def equal_pairs(ascending: Integers, values: Integers) -> tuple[Integers, Integers]:
@@ -164,4 +207,6 @@ def parts_text(named: Iterable[tuple[str, Order]]) -> str:
     """Text of the first few of several orders."""
     texts = [f"{name} = {', '.join(part.text())}" for name, part in named]
     more = len(texts) - _SHOWN_PARTS
-    return "; ".join(texts[:_SHOWN_PARTS]) + (f"; and {more:,} more" if more > 0 else "")
+    return "; ".join(texts[:_SHOWN_PARTS]) + (
+        f"; and {more:,} more" if more > 0 else ""
+    )

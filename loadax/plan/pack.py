@@ -68,7 +68,9 @@ class PackOptions(NamedTuple):
     @property
     def seq_len(self) -> int | dict[str, int]:
         """The argument of `Dataset.pack`."""
-        return self.seq_lens if self.by_leaf else self.seq_lens[ALL]
+        if self.by_leaf:
+            return self.seq_lens
+        return self.seq_lens[ALL]
 
     @property
     def sizes(self) -> Integers:
@@ -78,7 +80,13 @@ class PackOptions(NamedTuple):
     @property
     def described(self) -> list[Any]:
         """The options as JSON; later ones only where they are used, so that states of earlier runs stay as they are."""
-        first = [self.seq_len, self.method, self.long, self.window, *([self.most_documents] if self.by_leaf else [])]
+        first = [
+            self.seq_len,
+            self.method,
+            self.long,
+            self.window,
+            *([self.most_documents] if self.by_leaf else []),
+        ]
         return [*first, *([name, value] for name, value in self._later())]
 
     @property
@@ -90,31 +98,52 @@ class PackOptions(NamedTuple):
     def newer(self) -> list[Any]:
         """Options of later versions than `described`, as JSON, where they are used."""
         names = ("shift", "leaves", "offsets", "add", "missing")
-        return [[name, value] for name in names if (value := getattr(self, name)) != self._field_defaults[name]]
+        return [
+            [name, value]
+            for name in names
+            if (value := getattr(self, name)) != self._field_defaults[name]
+        ]
 
     @property
     def name(self) -> str:
         """Name of the plan in an index. Names of leaves may not be fit for that of a file."""
-        kind = ["by-leaf"] if self.by_leaf else []
+        if self.by_leaf:
+            kind = ["by-leaf"]
+        else:
+            kind = []
         first = [self.method, *self.seq_lens.values(), self.long, self.window]
-        most = [self.most_documents] if self.by_leaf else []
+        if self.by_leaf:
+            most = [self.most_documents]
+        else:
+            most = []
         later = [part for option in self._later() for part in option]
         ends = ["bos"] * self.bos + ["shift"] * self.shift
         return "-".join(map(str, [*kind, *first, *most, *later, *ends]))
 
     def _later(self) -> list[tuple[str, Any]]:
-        later = {"align": self.align} | ({} if self.by_leaf else {"most_documents": self.most_documents})
-        return [(name, value) for name, value in later.items() if value != self._field_defaults[name]]
+        later = {"align": self.align} | (
+            {} if self.by_leaf else {"most_documents": self.most_documents}
+        )
+        return [
+            (name, value)
+            for name, value in later.items()
+            if value != self._field_defaults[name]
+        ]
 
     def lengths(self, documents: Integers) -> Integers:
         """Lengths with the entries that are put before documents, or of pairs, int64[documents, lengths]."""
-        documents = documents + documents.any(axis=1, keepdims=True) if self.bos else documents
-        return np.maximum(documents - 1, 0) if self.shift else documents
+        if self.bos:
+            documents = documents + documents.any(axis=1, keepdims=True)
+        if self.shift:
+            return np.maximum(documents - 1, 0)
+        return documents
 
     def counts(self, lengths: Integers) -> Integers:
         """Number of parts of each document, from its lengths, int64[documents]; 0: it is empty, or left out."""
         counts = (-(-lengths // self.sizes)).max(axis=1)
-        return np.where(counts > 1, 0, counts) if self.long == "drop" and self.method != "split" else counts
+        if self.long == "drop" and self.method != "split":
+            return np.where(counts > 1, 0, counts)
+        return counts
 
     def parts(self, lengths: Integers) -> tuple[Integers, Integers, Integers]:
         """Parts of documents that are fitted into rows.
@@ -144,7 +173,8 @@ class Split:
     """
 
     def __init__(self, seq_len: int, arrays: Mapping[str, Array]):
-        self._seq_len, self._ends = seq_len, arrays["ends"]
+        self._seq_len = seq_len
+        self._ends = arrays["ends"]
         self.entries = int(self._ends[-1])
         self.size = -(-self.entries // seq_len)
 
@@ -169,12 +199,19 @@ class Split:
         documents = np.repeat(first, counts) + within
         ends = np.asarray(self._ends[documents])
         begins = np.where(documents > 0, self._ends[documents - 1], 0)
-        low, high = np.maximum(begins, start[owners]), np.minimum(ends, stop[owners])
+        low = np.maximum(begins, start[owners])
+        high = np.minimum(ends, stop[owners])
         not_empty = high > low  # excludes empty documents
-        owners, documents, low = owners[not_empty], documents[not_empty], low[not_empty]
-        numbers = np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)  # in each row, from 1
-        skips, lengths = low - begins[not_empty], high[not_empty] - low
-        return Segments(owners, documents, skips, low - start[owners], lengths, numbers)
+        owners = owners[not_empty]
+        documents = documents[not_empty]
+        low = low[not_empty]
+        # in each row, from 1
+        numbers = np.arange(1, len(owners) + 1) - np.searchsorted(owners, owners)
+        skips = low - begins[not_empty]
+        lengths = high[not_empty] - low
+        return Segments(
+            owners, documents, skips, low - start[owners], lengths, numbers
+        )
 
 
 @final
@@ -189,7 +226,9 @@ class Fitted:
 
     def __init__(self, align: int, arrays: Mapping[str, Array]):
         self._align = align
-        self._bounds, self._documents, self._lengths = arrays["bounds"], arrays["documents"], arrays["lengths"]
+        self._bounds = arrays["bounds"]
+        self._documents = arrays["documents"]
+        self._lengths = arrays["lengths"]
         self._skips = arrays.get("skips")
         self.size = len(self._bounds) - 1
 
@@ -198,7 +237,9 @@ class Fitted:
     @property
     def reads_per_document(self) -> float:
         """Mean number of reads of a document in one pass: 1, unless documents were cut."""
-        return 1.0 if self._skips is None else len(self._documents) / max(1, int((self._skips == 0).sum()))
+        if self._skips is None:
+            return 1.0
+        return len(self._documents) / max(1, int((self._skips == 0).sum()))
 
     def first_documents(self, rows: Integers) -> Integers:
         """First document of each row."""
@@ -218,11 +259,23 @@ class Fitted:
         widths = -(-lengths // self._align) * self._align
         before = np.cumsum(widths) - widths
         columns = before - before[np.searchsorted(owners, owners)]
-        skips = np.zeros_like(lengths) if self._skips is None else self._skips[places].astype(np.int64)
-        return Segments(owners, self._documents[places].astype(np.int64), skips, columns, lengths, within + 1)
+        if self._skips is None:
+            skips = np.zeros_like(lengths)
+        else:
+            skips = self._skips[places].astype(np.int64)
+        return Segments(
+            owners,
+            self._documents[places].astype(np.int64),
+            skips,
+            columns,
+            lengths,
+            within + 1,
+        )
 
 
-def packed(options: PackOptions, arrays: Mapping[str, Array], lengths: Integers) -> list[Packed]:
+def packed(
+    options: PackOptions, arrays: Mapping[str, Array], lengths: Integers
+) -> list[Packed]:
     """The plans with these arrays, which `plan_arrays` made: one for each budget, with the same documents in each row.
 
     Args:
@@ -234,14 +287,28 @@ def packed(options: PackOptions, arrays: Mapping[str, Array], lengths: Integers)
         return [Split(options.seq_lens[ALL], arrays)]
     plain = {"bounds": arrays["bounds"], "documents": arrays["documents"]}
     one_value = DOCUMENTS in options.leaves.values()
-    ones = [Fitted(1, {**plain, "lengths": np.ones(len(plain["documents"]), np.int8)})] if one_value else []
+    if one_value:
+        ones = [
+            Fitted(1, {**plain, "lengths": np.ones(len(plain["documents"]), np.int8)})
+        ]
+    else:
+        ones = []
     if not options.by_leaf:
         return [Fitted(options.align, arrays), *ones]
-    known, documents = options.lengths(lengths), arrays["documents"]
-    return [*(Fitted(options.align, {**arrays, "lengths": leaf[documents]}) for leaf in known.T), *ones]
+    known = options.lengths(lengths)
+    documents = arrays["documents"]
+    return [
+        *(
+            Fitted(options.align, {**arrays, "lengths": leaf[documents]})
+            for leaf in known.T
+        ),
+        *ones,
+    ]
 
 
-def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int], int] = int) -> Arrays:
+def plan_arrays(
+    lengths: Integers, options: PackOptions, row_of: Callable[[int], int] = int
+) -> Arrays:
     """Arrays of a plan, by name.
 
     Args:
@@ -254,18 +321,29 @@ def plan_arrays(lengths: Integers, options: PackOptions, row_of: Callable[[int],
     """
     lengths = options.lengths(lengths)
     if not lengths.any():
-        what = "have no target, which is the entry after another" if options.shift else "are empty"
-        raise ArgumentError(f"pack(): all {len(lengths)} documents {what}; pack a dataset with entries")
+        if options.shift:
+            what = "have no target, which is the entry after another"
+        else:
+            what = "are empty"
+        raise ArgumentError(
+            f"pack(): all {len(lengths)} documents {what}; pack a dataset with "
+            "entries"
+        )
     if options.method == "split":
         return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
     check_lengths(lengths, options, row_of)
     if not options.counts(lengths).any():
-        what = f"long='drop': all {len(lengths)} documents are empty or longer than seq_len={options.seq_len}"
+        what = (
+            f"long='drop': all {len(lengths)} documents are empty or longer than "
+            f"seq_len={options.seq_len}"
+        )
         raise ArgumentError(f"{what}; pass a larger one")
     return _fitted_arrays(lengths, options)
 
 
-def check_lengths(lengths: Integers, options: PackOptions, row_of: Callable[[int], object]) -> None:
+def check_lengths(
+    lengths: Integers, options: PackOptions, row_of: Callable[[int], object]
+) -> None:
     """Checks that documents that are fitted are not longer than a row, unless they may be cut or dropped.
 
     Args:
@@ -280,19 +358,36 @@ def check_lengths(lengths: Integers, options: PackOptions, row_of: Callable[[int
     if options.long != "error" or not too_long.any():
         return
     document, leaf = np.argwhere(too_long)[0].tolist()
-    what = f"whose leaf {[*options.seq_lens][leaf]!r} has length" if options.by_leaf else "of"
-    with_bos = " in inputs" if options.shift else " with its bos entry" if options.bos else ""
+    if options.by_leaf:
+        what = f"whose leaf {[*options.seq_lens][leaf]!r} has length"
+    else:
+        what = "of"
+    if options.shift:
+        with_bos = " in inputs"
+    elif options.bos:
+        with_bos = " with its bos entry"
+    else:
+        with_bos = ""
     ways = "long='drop' (leaves them out), or "
     cut = f"long='cut' (cuts them into rows), {ways}method='split'"
-    ways = f"{ways}truncate them in a map" if options.by_leaf else cut
-    others = f", as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}" * (len(lengths) > 1)
+    if options.by_leaf:
+        ways = f"{ways}truncate them in a map"
+    else:
+        ways = cut
+    others = (
+        f", as are {int(too_long.any(axis=1).sum()) - 1} more of {len(lengths)}"
+        * (len(lengths) > 1)
+    )
     raise ArgumentError(
-        f"row {row_of(document)} is a document{with_bos} {what} {lengths[document, leaf]}, longer than "
-        f"seq_len={options.seq_len}{others}; pass {ways}"
+        f"row {row_of(document)} is a document{with_bos} {what} "
+        f"{lengths[document, leaf]}, longer than seq_len={options.seq_len}{others}; "
+        f"pass {ways}"
     )
 
 
-def check_arrays(arrays: Mapping[str, Array], lengths: Integers, options: PackOptions) -> None:
+def check_arrays(
+    arrays: Mapping[str, Array], lengths: Integers, options: PackOptions
+) -> None:
     """Checks that arrays are a plan of documents with these lengths: every entry in one row, and no row too long.
 
     Args:
@@ -305,28 +400,53 @@ def check_arrays(arrays: Mapping[str, Array], lengths: Integers, options: PackOp
     """
     lengths = options.lengths(lengths)
     if options.method == "split":
-        if arrays["ends"].dtype != np.int64 or not np.array_equal(arrays["ends"], np.cumsum(lengths)):
-            raise ValueError("the ends of the documents are not the sums of their lengths")
+        if arrays["ends"].dtype != np.int64 or not np.array_equal(
+            arrays["ends"], np.cumsum(lengths)
+        ):
+            raise ValueError(
+                "the ends of the documents are not the sums of their lengths"
+            )
         return
-    if any(array.ndim != 1 or array.dtype not in (np.int32, np.int64) for array in arrays.values()):
+    if any(
+        array.ndim != 1 or array.dtype not in (np.int32, np.int64)
+        for array in arrays.values()
+    ):
         raise ValueError("the arrays are not flat arrays of integers")
     counts = options.counts(lengths)
-    number, cut = int(counts.sum()), bool(options.long == "cut" and counts.max(initial=0) > 1)
-    bounds, documents = arrays["bounds"], arrays["documents"]
-    if len(bounds) < 2 or bounds[0] or bounds[-1] != number or (np.diff(bounds) <= 0).any():
+    number = int(counts.sum())
+    cut = bool(options.long == "cut" and counts.max(initial=0) > 1)
+    bounds = arrays["bounds"]
+    documents = arrays["documents"]
+    if (
+        len(bounds) < 2
+        or bounds[0]
+        or bounds[-1] != number
+        or (np.diff(bounds) <= 0).any()
+    ):
         raise ValueError(f"the bounds of the rows don't ascend from 0 to {number}")
-    if ("skips" in arrays) != cut or any(len(array) != number for name, array in arrays.items() if name != "bounds"):
+    if ("skips" in arrays) != cut or any(
+        len(array) != number for name, array in arrays.items() if name != "bounds"
+    ):
         raise ValueError(f"the arrays don't have {number} values")
-    if documents.min() < 0 or not np.array_equal(np.bincount(documents, minlength=len(lengths)), counts):
+    if documents.min() < 0 or not np.array_equal(
+        np.bincount(documents, minlength=len(lengths)), counts
+    ):
         raise ValueError("a document is missing, or in too many rows")
     sizes = lengths[documents]
     if cut:
-        begins, most = arrays["skips"].astype(np.int64)[:, None], options.sizes
+        begins = arrays["skips"].astype(np.int64)[:, None]
+        most = options.sizes
         parts, rest = np.divmod(begins, most)
-        if rest.any() or begins.min() < 0 or len(np.unique(documents * counts.max() + parts[:, 0])) < number:
+        if (
+            rest.any()
+            or begins.min() < 0
+            or len(np.unique(documents * counts.max() + parts[:, 0])) < number
+        ):
             raise ValueError("the parts of a cut document overlap")
         sizes = np.minimum(sizes - begins, most)
-    if not options.by_leaf and ((arrays["lengths"] != sizes[:, 0]).any() or sizes.min() < 1):
+    if not options.by_leaf and (
+        (arrays["lengths"] != sizes[:, 0]).any() or sizes.min() < 1
+    ):
         raise ValueError("the lengths are not those of the documents")
     if (np.add.reduceat(options.aligned(sizes), bounds[:-1]) > options.sizes).any():
         raise ValueError(f"a row is longer than {options.seq_len}")
@@ -334,14 +454,19 @@ def check_arrays(arrays: Mapping[str, Array], lengths: Integers, options: PackOp
 
 def _fitted_arrays(lengths: Integers, options: PackOptions) -> Arrays:
     small = np.int32 if len(lengths) < 1 << 31 else np.int64
-    parts: dict[str, list[Array]] = {"bounds": [np.zeros(1, np.int64)], "documents": []}
+    parts: dict[str, list[Array]] = {
+        "bounds": [np.zeros(1, np.int64)],
+        "documents": [],
+    }
     if not options.by_leaf:
         parts["lengths"] = []
     if options.long == "cut" and (lengths > options.sizes).any():
         parts["skips"] = []
     before = 0
     for start in range(0, len(lengths), options.window):
-        documents, skips, sizes = options.parts(lengths[start : start + options.window])
+        documents, skips, sizes = options.parts(
+            lengths[start : start + options.window]
+        )
         if not len(documents):
             continue
         rows = fit_parts(sizes, options)
@@ -364,8 +489,12 @@ def fit_parts(sizes: Integers, options: PackOptions) -> Integers:
         options: Options that are not those of "split".
     """
     widths = options.aligned(sizes)
-    best, seq_lens = options.method == "best_fit", [*options.seq_lens.values()]
-    most = len(widths) if options.most_documents is None else options.most_documents
+    best = options.method == "best_fit"
+    seq_lens = [*options.seq_lens.values()]
+    if options.most_documents is None:
+        most = len(widths)
+    else:
+        most = options.most_documents
     if options.by_leaf:
         return fit_by_leaf(widths, seq_lens, best, most)
     return fit(widths[:, 0], seq_lens[0], best, min(most, seq_lens[0]))
@@ -374,4 +503,6 @@ def fit_parts(sizes: Integers, options: PackOptions) -> Integers:
 def _spread(counts: Integers) -> tuple[Integers, Integers]:
     """Each index repeated `counts` times, and the number of each repetition, from 0."""
     owners = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    return owners, np.arange(len(owners), dtype=np.int64) - np.repeat(
+        np.cumsum(counts) - counts, counts
+    )

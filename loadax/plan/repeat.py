@@ -26,30 +26,55 @@ class Repeated(VerbOrder):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         size = max(self.parent.size, 1)
-        return self.parent.visits(epochs * self.times + positions // size, positions % size)
+        return self.parent.visits(
+            epochs * self.times + positions // size, positions % size
+        )
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         size = max(self.parent.size, 1)
         turns = np.arange(window[0] // size, (window[1] - 1) // size + 1)
         # A window within one turn is narrowed to it; a window over several may cover all of each.
-        inner = (window[0] - int(turns[0]) * size, window[1] - int(turns[0]) * size) if len(turns) == 1 else (0, size)
-        asked, turn = (grid.ravel() for grid in np.meshgrid(np.arange(len(rows)), turns, indexing="ij"))
-        below = self.parent.inverse(rows[asked], epochs[asked] * self.times + turn, inner)
+        if len(turns) == 1:
+            inner = (
+                window[0] - int(turns[0]) * size,
+                window[1] - int(turns[0]) * size,
+            )
+        else:
+            inner = (0, size)
+        asked, turn = (
+            grid.ravel()
+            for grid in np.meshgrid(np.arange(len(rows)), turns, indexing="ij")
+        )
+        below = self.parent.inverse(
+            rows[asked], epochs[asked] * self.times + turn, inner
+        )
         return Hits(asked[below.asked], turn[below.asked] * size + below.positions)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         return replace(self, parent=self.parent.narrow(verb, rule, first_row))
 
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:
+    def lane_assignments(
+        self, epoch: int, start: int, stop: int
+    ) -> list[LaneAssignment]:
         size = max(self.parent.size, 1)
         assignments = []
         for turn in range(start // size, -(-stop // size)):
-            low, high = max(start - turn * size, 0), min(stop - turn * size, size)
-            for first, lanes in self.parent.lane_assignments(epoch * self.times + turn, low, high):
+            low = max(start - turn * size, 0)
+            high = min(stop - turn * size, size)
+            for first, lanes in self.parent.lane_assignments(
+                epoch * self.times + turn, low, high
+            ):
                 # If a slice below begins inside a run of positions, the run begins with the turn here, in the middle of
                 # its lanes.
                 shift = max(0, -first)
-                assignments.append(LaneAssignment(first + shift + turn * size, np.roll(lanes, -(shift % len(lanes)))))
+                assignments.append(
+                    LaneAssignment(
+                        first + shift + turn * size,
+                        np.roll(lanes, -(shift % len(lanes))),
+                    )
+                )
         return assignments
 
     def _described(self) -> tuple[list[Any], str]:

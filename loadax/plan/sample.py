@@ -18,7 +18,8 @@ from loadax.plan.order import VerbOrder, equal_pairs, join_hits
 from loadax.protocols import Array, Hits, Integers, NarrowRule, Order, Visits
 
 _VERSION = 1  # of this order, in saved states
-_TOTAL = 1 << 44  # sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
+# sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
+_TOTAL = 1 << 44
 _CHUNK = 1 << 16  # positions per pass of the inverse: few enough for the CPU cache
 
 
@@ -44,37 +45,55 @@ class Sampled(VerbOrder):
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         # To random maps every draw is an epoch of its own, or all draws of a row would be augmented alike.
-        return self.parent.visits(epochs * self.size + positions, self._drawn(epochs, positions))
+        return self.parent.visits(
+            epochs * self.size + positions, self._drawn(epochs, positions)
+        )
 
     def _drawn(self, epochs: Integers, positions: Integers) -> Integers:
         """The parent's position that each position draws."""
-        return np.searchsorted(self.ends, self._points(epochs, positions), side="right")
+        return np.searchsorted(
+            self.ends, self._points(epochs, positions), side="right"
+        )
 
     def _points(self, epochs: Any, positions: Integers) -> Integers:
         """Points of the range of all weights, of which each position of the parent has as many as its weight is."""
-        words, total = np.asarray(seeds.derive(self.seed, "sample", epochs, positions), np.uint64), self.ends[-1]
+        words = np.asarray(
+            seeds.derive(self.seed, "sample", epochs, positions), np.uint64
+        )
+        total = self.ends[-1]
         # NumPy divides by a constant faster than it computes a remainder.
         return (words - words // np.uint64(total) * np.uint64(total)).view(np.int64)
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
-        below = self.parent.inverse(rows, np.zeros_like(epochs), (0, self.parent.size))
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
+        below = self.parent.inverse(
+            rows, np.zeros_like(epochs), (0, self.parent.size)
+        )
         # A point is looked up only among the ends of what is asked for.
         asked, which = np.unique(below.positions, return_inverse=True)
-        edges = np.stack([self.ends[asked - 1] * (asked > 0), self.ends[asked]], axis=1).reshape(-1)
+        edges = np.stack(
+            [self.ends[asked - 1] * (asked > 0), self.ends[asked]], axis=1
+        ).reshape(-1)
         hits = []
         for epoch in np.unique(epochs[below.asked]).tolist():
             chosen = np.flatnonzero(epochs[below.asked] == epoch)
             chosen = chosen[np.argsort(which[chosen], kind="stable")]
             for start in range(window[0], window[1], _CHUNK):
                 positions = np.arange(start, min(start + _CHUNK, window[1]))
-                places = np.searchsorted(edges, self._points(epoch, positions), side="right")
+                places = np.searchsorted(
+                    edges, self._points(epoch, positions), side="right"
+                )
                 drawn = np.flatnonzero(places & 1)
                 met, again = equal_pairs(which[chosen], places[drawn] >> 1)
                 hits.append(Hits(below.asked[chosen[met]], positions[drawn[again]]))
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
-        raise ArgumentError(f"{verb}() after sample() would drop some of its draws; call {verb}() first, then sample()")
+        raise ArgumentError(
+            f"{verb}() after sample() would drop some of its draws; call {verb}() "
+            "first, then sample()"
+        )
 
     def _described(self) -> tuple[list[Any], str]:
         text = f"sample(size={self.size}, seed={self.seed})"
@@ -92,14 +111,22 @@ def integer_weights(weights: Array) -> Integers:
         if _exact_sum(whole) <= _TOTAL:
             return whole
     # Only elementwise operations, and sums of integers: NumPy adds floats in an order that depends on the machine.
-    scaled, most = np.empty(len(weights), np.float64), np.float64(weights.max())
-    chunks = [slice(start, start + _CHUNK) for start in range(0, len(weights), _CHUNK)]
+    scaled = np.empty(len(weights), np.float64)
+    most = np.float64(weights.max())
+    chunks = [
+        slice(start, start + _CHUNK) for start in range(0, len(weights), _CHUNK)
+    ]
     for chunk in chunks:
         scaled[chunk] = np.rint(weights[chunk].astype(np.float64) / most * 2.0**52)
-    share = _TOTAL / sum(_exact_sum(scaled[chunk].astype(np.int64)) for chunk in chunks)
-    whole = scaled.view(np.int64)  # the same memory, as each chunk is read before it is written
+    share = _TOTAL / sum(
+        _exact_sum(scaled[chunk].astype(np.int64)) for chunk in chunks
+    )
+    # the same memory, as each chunk is read before it is written
+    whole = scaled.view(np.int64)
     for chunk in chunks:
-        whole[chunk] = np.maximum(np.rint(scaled[chunk] * share).astype(np.int64), weights[chunk] > 0)
+        whole[chunk] = np.maximum(
+            np.rint(scaled[chunk] * share).astype(np.int64), weights[chunk] > 0
+        )
     return whole
 
 

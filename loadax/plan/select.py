@@ -24,7 +24,9 @@ class Selected(ListedOrder):
 
     @cached_property
     def repeats(self) -> bool:
-        return self.parent.repeats or len(np.unique(self.positions)) < len(self.positions)
+        return self.parent.repeats or len(np.unique(self.positions)) < len(
+            self.positions
+        )
 
     @cached_property
     def _by_position(self) -> tuple[Integers, Integers]:
@@ -32,11 +34,15 @@ class Selected(ListedOrder):
         sorter = np.argsort(self.positions, kind="stable")
         return self.positions[sorter], sorter
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         listed = self.positions[slice(*window)]
         if not len(listed):
             return no_hits()
-        below = self.parent.inverse(rows, epochs, (int(listed.min()), int(listed.max()) + 1))
+        below = self.parent.inverse(
+            rows, epochs, (int(listed.min()), int(listed.max()) + 1)
+        )
         ascending, sorter = self._by_position
         listed_at, met = equal_pairs(ascending, below.positions)
         return Hits(below.asked[met], sorter[listed_at])

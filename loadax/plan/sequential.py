@@ -30,16 +30,21 @@ class Sequential(BaseOrder):
         if not self.own_epochs:
             return None
         return (
-            "the Grain dataset shuffles or maps at random, so row 5 is another record in every epoch; "
-            "pass the Grain dataset without that step"
+            "the Grain dataset shuffles or maps at random, so row 5 is another "
+            "record in every epoch; pass the Grain dataset without that step"
         )
 
     @property
     def row_range(self) -> range | None:
-        return None if self.own_epochs else range(self.size)
+        if self.own_epochs:
+            return None
+        return range(self.size)
 
     def describe(self) -> list[Any]:
         return [["own epochs" if self.own_epochs else "rows", self.size]]
 
     def text(self) -> list[str]:
-        return [f"{self.size:,} rows" + ", in the source's own order of each epoch" * self.own_epochs]
+        return [
+            f"{self.size:,} rows"
+            + ", in the source's own order of each epoch" * self.own_epochs
+        ]

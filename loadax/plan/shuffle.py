@@ -37,10 +37,17 @@ class Shuffled(ShuffleOrder):
             return self.parent.visits(epochs, positions)
         # Nearly every call is within one epoch, and one key for all positions is much faster than a key for each.
         first = int(epochs[0])
-        key = seeds.derive(self.seed, "shuffle", first if (epochs == first).all() else epochs)
+        key = seeds.derive(
+            self.seed, "shuffle", first if (epochs == first).all() else epochs
+        )
         return self.parent.visits(epochs, seeds.permute(positions, self.size, key))
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         below = self.parent.inverse(rows, epochs, (0, self.size))
         if not self.size:
             return below

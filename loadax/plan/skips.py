@@ -36,7 +36,9 @@ class Skips:
     @property
     def count(self) -> int:
         """Number of skipped steps."""
-        return int(self._skipped[-1]) if self.ranges else 0
+        if self.ranges:
+            return int(self._skipped[-1])
+        return 0
 
     def whole_steps(self, steps: Integers) -> Integers:
         """Whole steps of ascending steps."""
@@ -60,7 +62,11 @@ class Skips:
         if not before:
             return whole_step
         start, stop = self.ranges[before - 1]
-        return whole_step - int(self._skipped[before - 1]) - (min(whole_step, stop) - start)
+        return (
+            whole_step
+            - int(self._skipped[before - 1])
+            - (min(whole_step, stop) - start)
+        )
 
     def holds(self, whole_step: int) -> bool:
         """Whether a whole step is skipped."""
@@ -69,7 +75,13 @@ class Skips:
 
     def before(self, whole_step: int) -> "Skips":
         """The skips before a whole step."""
-        return Skips(tuple((start, min(stop, whole_step)) for start, stop in self.ranges if start < whole_step))
+        return Skips(
+            tuple(
+                (start, min(stop, whole_step))
+                for start, stop in self.ranges
+                if start < whole_step
+            )
+        )
 
     def and_also(self, ranges: Iterable[tuple[int, int]]) -> "Skips":
         """These skips and further ranges of whole steps."""
@@ -95,25 +107,53 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
         steps = steps.tolist()
     remedy = "an int, a range, a slice, or a list or set of these"
     if isinstance(steps, slice):
-        ends = [integer("steps", end, remedy=remedy) for end in (steps.start, steps.stop) if end is not None]
+        ends = [
+            integer("steps", end, remedy=remedy)
+            for end in (steps.start, steps.stop)
+            if end is not None
+        ]
         if num_steps is None and (steps.stop is None or min(ends) < 0):
-            raise ArgumentError(f"steps={steps!r}: the run is endless; pass a stop, and no negative numbers")
+            raise ArgumentError(
+                f"steps={steps!r}: the run is endless; pass a stop, and no negative "
+                "numbers"
+            )
         if num_steps is not None and ends and max(ends) > num_steps:
-            raise ArgumentError(f"steps={steps!r}: the run has only {num_steps} steps; pass {num_steps} or less")
+            raise ArgumentError(
+                f"steps={steps!r}: the run has only {num_steps} steps; pass "
+                f"{num_steps} or less"
+            )
         try:
-            steps = range(*steps.indices(num_steps if num_steps is not None else max(ends)))
+            steps = range(
+                *steps.indices(num_steps if num_steps is not None else max(ends))
+            )
         except (TypeError, ValueError):
             raise ArgumentError(f"steps={shown(steps)}: pass {remedy}") from None
-    if isinstance(steps, str | bytes | Mapping) or not isinstance(steps, Iterable) or getattr(steps, "ndim", 1) == 0:
+    if (
+        isinstance(steps, str | bytes | Mapping)
+        or not isinstance(steps, Iterable)
+        or getattr(steps, "ndim", 1) == 0
+    ):
         only = integer("steps", steps, remedy=remedy)
         steps = range(only, only + 1)
     if not isinstance(steps, range):
         return [step for entry in steps for step in step_ranges(entry, num_steps)]
     if not steps:
         return []
-    low, high = min(steps[0], steps[-1]), max(steps[0], steps[-1])
-    end = MOST_POSITIONS if num_steps is None else num_steps
+    low = min(steps[0], steps[-1])
+    high = max(steps[0], steps[-1])
+    if num_steps is None:
+        end = MOST_POSITIONS
+    else:
+        end = num_steps
     if low < 0 or high >= end:
-        last = "" if num_steps is None and low < 0 else f" and below {end}"
-        raise ArgumentError(f"step {shown(low if low < 0 else high)} can't be skipped: steps are at least 0{last}")
-    return [(low, high + 1)] if abs(steps.step) == 1 else [(step, step + 1) for step in steps]
+        if num_steps is None and low < 0:
+            last = ""
+        else:
+            last = f" and below {end}"
+        raise ArgumentError(
+            f"step {shown(low if low < 0 else high)} can't be skipped: steps are at "
+            f"least 0{last}"
+        )
+    if abs(steps.step) == 1:
+        return [(low, high + 1)]
+    return [(step, step + 1) for step in steps]

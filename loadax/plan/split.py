@@ -22,7 +22,10 @@ from loadax.protocols import Order
 
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
 # What `Dataset.split` takes, for messages
-SPLITS = f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as [800, 100, 100]"
+SPLITS = (
+    f"{_FRACTION}; a number of equal parts, 2 or more; or a list of counts, such as "
+    "[800, 100, 100]"
+)
 
 _PERCENTAGES = range(50, 100, 5)
 
@@ -62,11 +65,19 @@ def given_counts(fraction: Any) -> list[int] | int | None:
     Raises:
         ArgumentError: When a count is not positive, or there are less than two parts.
     """
-    if dimensions(fraction) or (isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)):
+    if dimensions(fraction) or (
+        isinstance(fraction, Sequence) and not isinstance(fraction, str | bytes)
+    ):
         if not len(fraction):
             raise ArgumentError(f"fraction={fraction!r}: pass {SPLITS}")
-        remedy = "a number, at least 1; for fractions, split twice: first with 0.8, and the rest with 0.5"
-        return [integer(f"fraction[{index}]", count, 1, remedy=remedy) for index, count in enumerate(fraction)]
+        remedy = (
+            "a number, at least 1; for fractions, split twice: first with 0.8, and "
+            "the rest with 0.5"
+        )
+        return [
+            integer(f"fraction[{index}]", count, 1, remedy=remedy)
+            for index, count in enumerate(fraction)
+        ]
     if isinstance(fraction, bool) or not hasattr(fraction, "__index__"):
         return None
     return integer("fraction", fraction, 2, remedy=SPLITS)
@@ -76,8 +87,8 @@ def warn_of_percentage(fraction: Any) -> None:
     """Warns of a number of parts that is more likely meant as a percentage."""
     if isinstance(fraction, int) and fraction in _PERCENTAGES:
         warn_user(
-            f"fraction={fraction} makes {fraction} parts of equal size; for {fraction} % in the first of two parts, "
-            f"pass {fraction / 100}"
+            f"fraction={fraction} makes {fraction} parts of equal size; for "
+            f"{fraction} % in the first of two parts, pass {fraction / 100}"
         )
 
 
@@ -93,9 +104,13 @@ def equal_counts(parts: int, total: int, unit: str) -> list[int]:
         ArgumentError: When there are more parts than rows.
     """
     if parts > total:
-        remedy = f"pass at most {total}" if total > 1 else "split a dataset of 2 or more"
+        if total > 1:
+            remedy = f"pass at most {total}"
+        else:
+            remedy = "split a dataset of 2 or more"
         raise ArgumentError(
-            f"fraction={parts}: {parts} parts of {count_text(total, unit)} would leave some empty; {remedy}"
+            f"fraction={parts}: {parts} parts of {count_text(total, unit)} would "
+            f"leave some empty; {remedy}"
         )
     least, larger = divmod(total, parts)
     return [least + 1] * larger + [least] * (parts - larger)
@@ -116,8 +131,8 @@ def drawn_counts(counts: list[int] | int, total: int, unit: str) -> list[int]:
         return equal_counts(counts, total, unit)
     if sum(counts) != total:
         raise ArgumentError(
-            f"fraction={counts}: the counts add up to {sum(counts)}, and the dataset has {count_text(total, unit)}; "
-            "pass counts that add up to it"
+            f"fraction={counts}: the counts add up to {sum(counts)}, and the dataset "
+            f"has {count_text(total, unit)}; pass counts that add up to it"
         )
     return counts
 
@@ -135,12 +150,19 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
     def side(first: bool) -> Order:
         rule = ("split", fraction, seed, first)
         arguments = f"{fraction}, seed={seed}, {'first' if first else 'second'} part"
-        return keep_where(order, lambda rows: below(seeds.derive(*key, rows), fraction) == first, rule, arguments)
+        return keep_where(
+            order,
+            lambda rows: below(seeds.derive(*key, rows), fraction) == first,
+            rule,
+            arguments,
+        )
 
     return side(True), side(False)
 
 
-def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) -> list[Order]:
+def split_counts(
+    order: Order, num_rows: int, counts: Sequence[int], seed: int
+) -> list[Order]:
     """Splits an order into parts of exactly `counts` rows: the rows with the lowest hashes are the first part.
 
     Args:
@@ -154,17 +176,26 @@ def split_counts(order: Order, num_rows: int, counts: Sequence[int], seed: int) 
     """
     rows = np.flatnonzero(met_rows(order, "split", num_rows))
     if sum(counts) != len(rows):
-        repeats = f" in {order.size} positions" if len(rows) < order.size else ""
+        if len(rows) < order.size:
+            repeats = f" in {order.size} positions"
+        else:
+            repeats = ""
         raise ArgumentError(
-            f"fraction={list(counts)}: the counts add up to {sum(counts)}, "
-            f"and the dataset has {len(rows)} rows{repeats}; pass counts that add up to it"
+            f"fraction={list(counts)}: the counts add up to {sum(counts)}, and the "
+            f"dataset has {len(rows)} rows{repeats}; pass counts that add up to it"
         )
-    ranking = np.argsort(np.asarray(seeds.derive(seed, "split", *again(order, "split"), rows)), kind="stable")
-    parts, start = [], 0
+    ranking = np.argsort(
+        np.asarray(seeds.derive(seed, "split", *again(order, "split"), rows)),
+        kind="stable",
+    )
+    parts = []
+    start = 0
     for index, count in enumerate(counts):
         chosen = np.sort(rows[ranking[start : start + count]])
         arguments = f"{shown(list(counts))}, seed={seed}, part {index}"
-        parts.append(keep_rows(order, chosen, ("split", list(counts), seed, index), arguments))
+        parts.append(
+            keep_rows(order, chosen, ("split", list(counts), seed, index), arguments)
+        )
         start += count
     return parts
 
@@ -187,7 +218,8 @@ def split_runs(order: Order, fraction: Any, gap: int) -> list[Order]:
         return fixed
 
     order.narrow("split", measure)
-    parts, start = [], 0
+    parts = []
+    start = 0
     for count in run_counts(fraction, sum(sizes), gap):
         parts.append(_run(order, start, start + count))
         start += count + gap
@@ -210,13 +242,20 @@ def run_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[i
     if isinstance(counts, list):
         left_out = gap * (len(counts) - 1)
         if sum(counts) + left_out != total:
-            gaps = f" with gaps of {gap}, {sum(counts) + left_out} in all" if gap else ""
+            if gap:
+                gaps = f" with gaps of {gap}, {sum(counts) + left_out} in all"
+            else:
+                gaps = ""
             raise ArgumentError(
-                f"fraction={counts}: the counts add up to {sum(counts)}{gaps}, and the dataset has "
-                f"{count_text(total, unit)}; pass counts that add up to it"
+                f"fraction={counts}: the counts add up to {sum(counts)}{gaps}, and "
+                f"the dataset has {count_text(total, unit)}; pass counts that add up "
+                "to it"
             )
         return counts
-    share = checked_fraction(fraction, SPLITS) if counts is None else 0.0
+    if counts is None:
+        share = checked_fraction(fraction, SPLITS)
+    else:
+        share = 0.0
     number = counts or 2
     left = total - gap * (number - 1)
     if left < number:
@@ -240,7 +279,9 @@ def _run(order: Order, start: int, stop: int) -> Order:
         nonlocal before
         low, high = (min(max(end - before, 0), fixed.size) for end in (start, stop))
         before += fixed.size
-        return fixed if high - low == fixed.size else Sliced(fixed, low, 1, high - low)
+        if high - low == fixed.size:
+            return fixed
+        return Sliced(fixed, low, 1, high - low)
 
     return order.narrow("split", cut)
 
@@ -251,7 +292,9 @@ def again(order: Order, verb: str) -> tuple[int, ...]:
     Without it, a second split with the same seed would put all remaining rows on one side.
     """
     depth = _depth(order, verb)
-    return (depth,) if depth else ()
+    if depth:
+        return (depth,)
+    return ()
 
 
 def below(hashes: Any, fraction: float) -> NDArray[np.bool_]:
@@ -261,4 +304,6 @@ def below(hashes: Any, fraction: float) -> NDArray[np.bool_]:
 
 def _depth(order: Order, verb: str) -> int:
     *_, (name, *_) = order.describe()
-    return (name == verb) + max((_depth(below, verb) for below in orders_below(order)), default=0)
+    return (name == verb) + max(
+        (_depth(below, verb) for below in orders_below(order)), default=0
+    )

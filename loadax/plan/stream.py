@@ -33,14 +33,18 @@ class LaneVerb(NamedTuple):
     described: Any
 
 
-def lane_verbs(texts: Sequence[str], described: Sequence[Any]) -> tuple[LaneVerb, ...]:
+def lane_verbs(
+    texts: Sequence[str], described: Sequence[Any]
+) -> tuple[LaneVerb, ...]:
     """Verbs of a dataset as verbs of the lanes of a stream.
 
     Args:
         texts: The verbs as text.
         described: Everything that determines the rows of each, as JSON.
     """
-    return tuple(LaneVerb(text, facts) for text, facts in zip(texts, described, strict=True))
+    return tuple(
+        LaneVerb(text, facts) for text, facts in zip(texts, described, strict=True)
+    )
 
 
 @final
@@ -60,20 +64,36 @@ class StreamOrder(BaseOrder):
     parts = ()
     parent = None
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,  # noqa: ARG002
+        epochs: Integers,  # noqa: ARG002
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         return no_hits()
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise StreamError(f"{verb}()")
 
-    def lane_assignments(self, epoch: int, start: int, stop: int) -> list[LaneAssignment]:  # noqa: ARG002
-        return [self._assignment] if stop > start else []
+    def lane_assignments(
+        self,
+        epoch: int,  # noqa: ARG002
+        start: int,
+        stop: int,
+    ) -> list[LaneAssignment]:
+        if stop > start:
+            return [self._assignment]
+        return []
 
     def describe(self) -> list[Any]:
-        return [verb.described for verb in self.verbs] or [["stream", self.lanes, VERSION]]
+        return [verb.described for verb in self.verbs] or [
+            ["stream", self.lanes, VERSION]
+        ]
 
     def text(self) -> list[str]:
-        return [verb.text for verb in self.verbs] or [f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)}"]
+        return [verb.text for verb in self.verbs] or [
+            f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)}"
+        ]
 
     @cached_property
     def _assignment(self) -> LaneAssignment:
@@ -88,6 +108,8 @@ def rows_before(order: Order, epoch: int, position: int) -> list[Integers]:
     if not isinstance(order, Mixed):
         return []
     found = []
-    for part, drawn in zip(order.parts, order.counts(order.begin(epoch) + position).tolist(), strict=True):
+    for part, drawn in zip(
+        order.parts, order.counts(order.begin(epoch) + position).tolist(), strict=True
+    ):
         found.extend(rows_before(part, *divmod(drawn, part.size)))
     return found

@@ -40,14 +40,18 @@ class Ascending:
                 counts[first + 1 : first + 1 + len(entries)] += entries
         starts = np.cumsum(counts, out=counts)
         size = int(starts[-1])
-        self._bits, dtype = (8, np.uint8) if len(starts) * 8 <= size else (16, np.uint16)
+        self._bits, dtype = (
+            (8, np.uint8) if len(starts) * 8 <= size else (16, np.uint16)
+        )
         self._low = np.concatenate(low, dtype=dtype, casting="unsafe")
         # Number of entries before each bucket, and at the end that of all
         starts = np.append(starts[:: 1 << (self._bits - 8)], size)
         self._starts = starts.astype(np.uint32 if size < 1 << 32 else np.int64)
         # Buckets of every 64th entry, and of the last one
         sampled = np.append(np.arange(0, size, 1 << _SAMPLING), max(size - 1, 0))
-        self._sampled = (np.searchsorted(starts, sampled, side="right") - 1).astype(np.uint32)
+        self._sampled = (np.searchsorted(starts, sampled, side="right") - 1).astype(
+            np.uint32
+        )
 
     def __len__(self) -> int:
         return len(self._low)
@@ -58,7 +62,14 @@ class Ascending:
         further = int(np.max(self._sampled[sample + 1] - high, initial=0))
         if further > _FEW_BUCKETS:
             # NumPy would convert the whole table to the dtype of what is searched.
-            high = np.searchsorted(self._starts, np.asarray(index).astype(self._starts.dtype), side="right") - 1
+            high = (
+                np.searchsorted(
+                    self._starts,
+                    np.asarray(index).astype(self._starts.dtype),
+                    side="right",
+                )
+                - 1
+            )
         else:
             for _ in range(further):
                 high += self._starts[high + 1] <= index
@@ -66,11 +77,14 @@ class Ascending:
 
     def searchsorted(self, values: Integers) -> Integers:
         """Number of entries below each value, as that of an array."""
-        high, low = values >> self._bits, values & ((1 << self._bits) - 1)
+        high = values >> self._bits
+        low = values & ((1 << self._bits) - 1)
         begins, ends = (self._starts[high + after].tolist() for after in (0, 1))
         found = [
             begin + np.searchsorted(self._low[begin:end], value)
-            for begin, end, value in zip(begins, ends, low.astype(self._low.dtype), strict=True)
+            for begin, end, value in zip(
+                begins, ends, low.astype(self._low.dtype), strict=True
+            )
         ]
         return np.array(found, np.int64)
 
@@ -107,12 +121,16 @@ class ListedOrder(VerbOrder):
 class Subset(ListedOrder):
     """The listed positions of the parent, ascending. Memory-efficient for few positions."""
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:
+    def inverse(
+        self, rows: Integers, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
         if window[0] >= window[1]:
             return no_hits()
         inner = int(self.positions[window[0]]), int(self.positions[window[1] - 1]) + 1
         below = self.parent.inverse(rows, epochs, inner)
-        positions = np.minimum(self.positions.searchsorted(below.positions), self.size - 1)
+        positions = np.minimum(
+            self.positions.searchsorted(below.positions), self.size - 1
+        )
         listed = self.positions[positions] == below.positions
         return Hits(below.asked[listed], positions[listed])
 
@@ -132,9 +150,16 @@ class Excluding(ListedOrder):
         return self.positions - np.arange(len(self.positions))
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
-        return self.parent.visits(epochs, positions + np.searchsorted(self._begins, positions, side="right"))
+        return self.parent.visits(
+            epochs, positions + np.searchsorted(self._begins, positions, side="right")
+        )
 
-    def inverse(self, rows: Integers, epochs: Integers, window: tuple[int, int]) -> Hits:  # noqa: ARG002
+    def inverse(
+        self,
+        rows: Integers,
+        epochs: Integers,
+        window: tuple[int, int],  # noqa: ARG002
+    ) -> Hits:
         below = self.parent.inverse(rows, epochs, (0, self.parent.size))
         before = np.searchsorted(self.positions, below.positions)
         kept = np.append(self.positions, -1)[before] != below.positions
@@ -145,24 +170,43 @@ Rule = tuple[Any, ...]
 Chosen = Callable[[Integers], NDArray[np.bool_]]
 
 
-def keep_rows(order: Order, rows: Integers, rule: Rule, arguments: str = "", first_row: int = 0) -> Order:
+def keep_rows(
+    order: Order, rows: Integers, rule: Rule, arguments: str = "", first_row: int = 0
+) -> Order:
     """Keeps only the rows in the ascending list `rows`. Memory: about a byte per kept row, or two of few rows.
 
     Row r of the order is `first_row + r` in the list.
     """
-    return _keep(order, lambda fixed, first_row: _positions(fixed, first_row, rows), rule, arguments, first_row)
+    return _keep(
+        order,
+        lambda fixed, first_row: _positions(fixed, first_row, rows),
+        rule,
+        arguments,
+        first_row,
+    )
 
 
 def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
     """Keeps only the rows for which `chosen(rows)` is True. Memory: as `keep_rows`."""
-    return _keep(order, lambda fixed, first_row: _where(fixed, first_row, chosen), rule, arguments)
+    return _keep(
+        order,
+        lambda fixed, first_row: _where(fixed, first_row, chosen),
+        rule,
+        arguments,
+    )
 
 
 def _keep(
-    order: Order, chunks: Callable[[Order, int], Iterable[Integers]], rule: Rule, arguments: str, first_row: int = 0
+    order: Order,
+    chunks: Callable[[Order, int], Iterable[Integers]],
+    rule: Rule,
+    arguments: str,
+    first_row: int = 0,
 ) -> Order:
     def keep(fixed: Order, first: int) -> Order:
-        return Subset(fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments)
+        return Subset(
+            fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments
+        )
 
     return order.narrow(rule[0], keep, first_row)
 
@@ -195,7 +239,11 @@ def leave_out_rows(order: Order, rows: Integers, rule: Rule) -> Order:
     """Excludes the rows in the ascending list `rows`. Memory: 8 bytes per excluded row."""
 
     def exclude(fixed: Order, first_row: int) -> Order:
-        return Excluding(fixed, np.concatenate([rows[:0], *_positions(fixed, first_row, rows)]), rule)
+        return Excluding(
+            fixed,
+            np.concatenate([rows[:0], *_positions(fixed, first_row, rows)]),
+            rule,
+        )
 
     return order.narrow(rule[0], exclude)
 
@@ -220,16 +268,28 @@ def _rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]
     """Positions and rows of an order that is the same in every epoch, in chunks."""
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
-        yield positions, order.visits(np.zeros_like(positions), positions).rows + first_row
+        yield (
+            positions,
+            order.visits(np.zeros_like(positions), positions).rows + first_row,
+        )
 
 
 def _positions(order: Order, first_row: int, rows: Integers) -> Iterator[Integers]:
     """Positions of a fixed order that hold a row of the ascending list, in chunks."""
     if order.row_range == range(order.size):
-        low, high = np.searchsorted(rows, [first_row, first_row + order.size]).tolist()
-        return (rows[start : min(start + _CHUNK, high)] - first_row for start in range(low, high, _CHUNK))
+        low, high = np.searchsorted(
+            rows, [first_row, first_row + order.size]
+        ).tolist()
+        return (
+            rows[start : min(start + _CHUNK, high)] - first_row
+            for start in range(low, high, _CHUNK)
+        )
     listed = np.append(rows, -1)  # which no row is
-    return _where(order, first_row, lambda visited: listed[np.searchsorted(rows, visited)] == visited)
+    return _where(
+        order,
+        first_row,
+        lambda visited: listed[np.searchsorted(rows, visited)] == visited,
+    )
 
 
 def _where(order: Order, first_row: int, chosen: Chosen) -> Iterator[Integers]:

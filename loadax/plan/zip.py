@@ -36,23 +36,36 @@ class Zipped(BaseOrder):
         if not self.varies:
             return None
         return (
-            "the order of zipped datasets changes with the epoch, so row 5 is another record in every epoch; "
-            "zip the datasets before they are shuffled or mixed"
+            "the order of zipped datasets changes with the epoch, so row 5 is "
+            "another record in every epoch; zip the datasets before they are "
+            "shuffled or mixed"
         )
 
     @property
     def row_range(self) -> range | None:
-        return None if self.varies else range(self.size)
+        if self.varies:
+            return None
+        return range(self.size)
 
     @property
     def runs(self) -> Integers | None:
         """Runs between the seams of all parts that form runs."""
         single = super().runs
         seams = [starts for part in self.parts if (starts := part.runs) is not None]
-        return None if single is None else np.unique(np.concatenate([single, *seams]))
+        if single is None:
+            return None
+        return np.unique(np.concatenate([single, *seams]))
 
     def describe(self) -> list[Any]:
-        return [["zip", [[name, part.describe()] for name, part in zip(self.names, self.parts, strict=True)]]]
+        return [
+            [
+                "zip",
+                [
+                    [name, part.describe()]
+                    for name, part in zip(self.names, self.parts, strict=True)
+                ],
+            ]
+        ]
 
     def text(self) -> list[str]:
         return [f"zip: {parts_text(zip(self.names, self.parts, strict=True))}"]
@@ -72,11 +85,13 @@ def zip_orders(parts: Sequence[Order], names: Sequence[str]) -> Zipped:
     for name, part in zip(names, parts, strict=True):
         if part.size >= MOST_POSITIONS:
             raise ArgumentError(
-                f"zip() needs datasets that end, and {name} never does; cut it: ds.subset_per_epoch(range(n))"
+                f"zip() needs datasets that end, and {name} never does; cut it: "
+                "ds.subset_per_epoch(range(n))"
             )
         if part.size != size:
             raise ArgumentError(
-                f"zip() needs datasets of one length: {names[0]} has {size} rows, and {name} has {part.size}; "
-                f"cut the longer one: ds[:{min(part.size, size)}]"
+                f"zip() needs datasets of one length: {names[0]} has {size} rows, "
+                f"and {name} has {part.size}; cut the longer one: "
+                f"ds[:{min(part.size, size)}]"
             )
     return Zipped(tuple(parts), tuple(names))

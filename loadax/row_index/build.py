@@ -65,17 +65,28 @@ class Options:
     key: str | None = None
 
 
-def scan_options(index: Any, workers: Any, executor: Any, progress: Any, key: Any = None) -> Options:
+def scan_options(
+    index: Any, workers: Any, executor: Any, progress: Any, key: Any = None
+) -> Options:
     """The options, checked. The path of the index is checked when it is opened.
 
     Raises:
         ArgumentError: When one can't be used.
     """
-    workers = None if workers is None else integer("workers", workers, 1)
-    return Options(index, workers, index_engine(executor, index), optional_flag("progress", progress), key)
+    if workers is not None:
+        workers = integer("workers", workers, 1)
+    return Options(
+        index,
+        workers,
+        index_engine(executor, index),
+        optional_flag("progress", progress),
+        key,
+    )
 
 
-def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options: Options) -> tuple[NDArray[Any], str]:
+def answers(
+    question: Question, reader: Reader, met: NDArray[np.bool_], options: Options
+) -> tuple[NDArray[Any], str]:
     """Computes or loads the values of the rows in `met`, ascending, and their digest.
 
     Raises:
@@ -83,14 +94,25 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         SourceError: When the index can't be read or written.
     """
     if reader.traits.random:
-        raise ArgumentError(f"{question.verb}() reads rows once; call it before random maps and maps with_epoch=True")
-    folder = None if options.index is None else IndexFolder(options.index)
+        raise ArgumentError(
+            f"{question.verb}() reads rows once; call it before random maps and maps "
+            "with_epoch=True"
+        )
+    if options.index is None:
+        folder = None
+    else:
+        folder = IndexFolder(options.index)
     check_index(folder, question.verb, f"{len(met)} rows")
-    known_as = None if folder is None else _known_as(question, reader, options)
+    if folder is None:
+        known_as = None
+    else:
+        known_as = _known_as(question, reader, options)
     label = f"{question.verb} {question.name.partition(' ')[0]}"
 
     def merge(parts: Iterator[Arrays]) -> Entry:
-        values = np.concatenate([np.empty(0, question.dtype), *(part["values"] for part in parts)])
+        values = np.concatenate(
+            [np.empty(0, question.dtype), *(part["values"] for part in parts)]
+        )
         if folder is None:
             text = "%s %s: read %d rows; pass index=PATH to store the result"
             log.info(text, question.verb, question.name, met.sum())
@@ -103,20 +125,33 @@ def answers(question: Question, reader: Reader, met: NDArray[np.bool_], options:
         lambda entry: question.check(entry, met),
         lambda: row_work(reader, met, question.judge, question.dtype, label),
         merge,
-        PassOptions(threads_for(reader, options.workers), options.executor, options.progress),
+        PassOptions(
+            threads_for(reader, options.workers), options.executor, options.progress
+        ),
     )
     return entry.arrays["answers"], entry.facts["digest"]
 
 
-def _known_as(question: Question, reader: Reader, options: Options) -> list[str] | None:
+def _known_as(
+    question: Question, reader: Reader, options: Options
+) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
     from loadax.row_index.identity import question_identity, refuse_shared
 
-    own = [] if question.function is None else [question.function]
+    if question.function is None:
+        own = []
+    else:
+        own = [question.function]
     known, reason = question_identity(own, question.known_as, reader)
     if reason is not None:
-        hint = "make such objects in a function with @functools.cache, and call it where they are used"
-        advice = hint if question.verb == "split_by" else "pass key=, a text that you change with it"
+        hint = (
+            "make such objects in a function with @functools.cache, and call it "
+            "where they are used"
+        )
+        if question.verb == "split_by":
+            advice = hint
+        else:
+            advice = "pass key=, a text that you change with it"
         refuse_shared(options.index, f"{reason}; {advice}", options.executor)
     return known
 

@@ -29,13 +29,23 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     """
     specs, structure = flatten_spec(spec)
     names = structure.names
-    matches = [index for index, path in enumerate(structure.paths) if name in (path, names[index])]
+    matches = [
+        index
+        for index, path in enumerate(structure.paths)
+        if name in (path, names[index])
+    ]
     if len(matches) != 1:
-        raise ArgumentError(f"key={name!r} is not the name of one leaf; pass one of {names}, or a function of a row")
+        raise ArgumentError(
+            f"key={name!r} is not the name of one leaf; pass one of {names}, or a "
+            "function of a row"
+        )
     index = matches[0]
     leaf = specs[index]
     if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
-        raise ArgumentError(f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or text; pass a function")
+        raise ArgumentError(
+            f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or "
+            "text; pass a function"
+        )
 
     return structure.paths[index], partial(_words_of_leaf, index, name)
 
@@ -52,9 +62,15 @@ def word_of(key: Any) -> int | None:
         key = key.item()
     if isinstance(key, bytes):
         # the leading 1 distinguishes keys that differ in trailing zeros
-        return int(seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little")))
+        return int(
+            seeds.derive(0, "group bytes", int.from_bytes(b"\1" + key, "little"))
+        )
     known = isinstance(key, int | str)
-    return int(seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)) if known else None
+    if known:
+        return int(
+            seeds.derive(0, "group", int(key) if isinstance(key, bool) else key)
+        )
+    return None
 
 
 def _words_of_leaf(index: int, name: str, run: Run) -> Words:
@@ -75,7 +91,10 @@ def _words(keys: Any, origin: str) -> Words:
         if word is None:
             word = word_of(key)
             if word is None:
-                raise LeafTypeError(f"split_by: {origin} is {key!r:.80} for row {row}; return an int, a str or bytes")
+                raise LeafTypeError(
+                    f"split_by: {origin} is {key!r:.80} for row {row}; return an "
+                    "int, a str or bytes"
+                )
             if not hasattr(key, "shape") or isinstance(key, np.generic):
                 known[type(key), key] = word
         words.append(word)

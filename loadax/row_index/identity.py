@@ -22,7 +22,9 @@ _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
 
 
 def question_identity(
-    functions: Sequence[Callable[..., Any]], known_as: list[str] | None, reader: Reader
+    functions: Sequence[Callable[..., Any]],
+    known_as: list[str] | None,
+    reader: Reader,
 ) -> tuple[list[str] | None, str | None]:
     """Identity of a question that is asked of each row; else why there is none.
 
@@ -34,11 +36,16 @@ def question_identity(
     Returns:
         The identity, as JSON, and None; or None, and why changes of the function or of a map can be invisible.
     """
-    reason = unrecognised([*functions, *(transform.function for transform in reader.maps)])
+    reason = unrecognised(
+        [*functions, *(transform.function for transform in reader.maps)]
+    )
     if known_as is not None and (reason is None or known_as[0] == "key"):
         return known_as, None
     if reason is None:
-        return ["code", *(fingerprint(function).digest for function in functions)], None
+        return [
+            "code",
+            *(fingerprint(function).digest for function in functions),
+        ], None
     return None, reason
 
 
@@ -49,7 +56,9 @@ def refuse_shared(index: Any, reason: str, executor: Engine | None) -> None:
         ArgumentError: When there is an executor, or a run of several processes.
     """
     if executor is not None or this_process().count > 1:
-        raise ArgumentError(f"index={str(index)!r} can't be shared: {reason}", argument="key")
+        raise ArgumentError(
+            f"index={str(index)!r} can't be shared: {reason}", argument="key"
+        )
     log.warning("index %s is neither read nor written: %s", index, reason)
 
 
@@ -57,12 +66,20 @@ def data_identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
     """Everything besides the question that the values depend on: rows and maps, but not shuffles and repeats."""
     data = {
         "rows": len(met),
-        "met": "all" if met.all() else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
+        "met": "all"
+        if met.all()
+        else hashlib.sha256(np.packbits(met).data).hexdigest()[:16],
         "maps": reader.describe(),
-        "functions": [fingerprint(transform.function).digest for transform in reader.maps],
+        "functions": [
+            fingerprint(transform.function).digest for transform in reader.maps
+        ],
         "examples": _leaves(reader),
     }
-    return {"dataset": data, "contents of a sample": _sample(reader, met), **identify(reader.source)}
+    return {
+        "dataset": data,
+        "contents of a sample": _sample(reader, met),
+        **identify(reader.source),
+    }
 
 
 def _leaves(reader: Reader) -> list[Any] | None:
@@ -79,5 +96,7 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
     if not met.all():
         listed = np.flatnonzero(met)
         rows = listed[spread(len(listed), _SAMPLE)]
-    examples = read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
+    examples = (
+        read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
+    )
     return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))

@@ -26,11 +26,16 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     listed = _integers(_listed(rows, "rows"), "rows")
     wrong = listed[(listed < 0) | (listed >= num_rows)]
     if len(wrong):
-        raise RowIndexError(f"exclude(): row {wrong[0]} is out of range; pass rows from 0 on, below {num_rows}")
+        raise RowIndexError(
+            f"exclude(): row {wrong[0]} is out of range; pass rows from 0 on, below "
+            f"{num_rows}"
+        )
     listed = np.unique(listed)
     left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
     if not left.size:
-        raise ArgumentError(f"exclude() leaves none of {order.size} rows; pass fewer than all")
+        raise ArgumentError(
+            f"exclude() leaves none of {order.size} rows; pass fewer than all"
+        )
     return left
 
 
@@ -54,12 +59,20 @@ def select(order: Order, rows: Any, name: str) -> Sliced | Selected:
         if (ends[0] < 0) == (ends[1] < 0):
             return Sliced(order, ends[0] % order.size, rows.step, len(rows))
     if isinstance(rows, set | frozenset):
-        raise ArgumentError(f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})")
+        raise ArgumentError(
+            f"{name}={rows!r:.80} is a set, which has no order; pass sorted({name})"
+        )
     listed = _listed(rows, name)
     if listed.dtype.kind == "b":
         if len(listed) != order.size:
-            what = f"{name} is a mask of {len(listed)} bools, and the dataset has {order.size} rows"
-            raise ArgumentError(f"{what}; pass one for each row, or a list of positions", argument=name)
+            what = (
+                f"{name} is a mask of {len(listed)} bools, and the dataset has "
+                f"{order.size} rows"
+            )
+            raise ArgumentError(
+                f"{what}; pass one for each row, or a list of positions",
+                argument=name,
+            )
         listed = np.flatnonzero(listed)
     given = _integers(listed, name)
     _check_positions(listed, order.size, name)
@@ -81,23 +94,37 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
     """
     if order.varies:
         raise ArgumentError(
-            "sample() weighs positions, which have other rows in every epoch here; sample before mixing or shuffling"
+            "sample() weighs positions, which have other rows in every epoch here; "
+            "sample before mixing or shuffling"
         )
     if not order.size:
-        raise ArgumentError("sample() of a dataset without rows has nothing to draw; pass one with rows")
+        raise ArgumentError(
+            "sample() of a dataset without rows has nothing to draw; pass one with "
+            "rows"
+        )
     try:
         given = np.asarray(weights)
     except ValueError:  # ragged
         given = np.asarray(None)
     if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise ArgumentError(f"weights={shown(weights)}: pass a flat list of numbers, one a row")
+        raise ArgumentError(
+            f"weights={shown(weights)}: pass a flat list of numbers, one a row"
+        )
     if len(given) != order.size:
-        raise ArgumentError(f"weights has {len(given)} entries; pass {order.size}, one a row", argument="weights")
+        raise ArgumentError(
+            f"weights has {len(given)} entries; pass {order.size}, one a row",
+            argument="weights",
+        )
     wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
     if len(wrong):
-        raise ArgumentError(f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0")
+        raise ArgumentError(
+            f"weights[{wrong[0]}]={given[wrong[0]]}: pass finite numbers from 0"
+        )
     if not given.any():
-        raise ArgumentError("weights are all zero; give at least one row a positive weight", argument="weights")
+        raise ArgumentError(
+            "weights are all zero; give at least one row a positive weight",
+            argument="weights",
+        )
     ends = np.cumsum(integer_weights(given))
     return Sampled(order, ends, size, seed, digest_values(ends))
 
@@ -106,27 +133,43 @@ def _check_positions(listed: NDArray[Any], size: int, name: str) -> None:
     wrong = listed[(listed < -size) | (listed >= size)]
     if len(wrong):
         what = f"position {wrong[0]} is out of range for a dataset of length {size}"
-        raise RowIndexError(f"{name}: {what}; pass positions from 0 on, or from -1 backwards")
+        raise RowIndexError(
+            f"{name}: {what}; pass positions from 0 on, or from -1 backwards"
+        )
 
 
 def _listed(rows: Any, name: str) -> NDArray[Any]:
     """The rows of a list, unchecked."""
     if isinstance(rows, str | os.PathLike):
-        remedy = "pass the numbers in it: numpy.load(path), or numpy.loadtxt(path, int) of a text file"
+        remedy = (
+            "pass the numbers in it: numpy.load(path), or numpy.loadtxt(path, int) "
+            "of a text file"
+        )
         raise ArgumentError(f"{name}={shown(os.fspath(rows))} is a path; {remedy}")
     try:
         listed = np.asarray(rows if hasattr(rows, "__array__") else list(rows))
     except (TypeError, ValueError):
-        raise ArgumentError(f"{name}={rows!r:.80}: pass a list or an array of row numbers") from None
+        raise ArgumentError(
+            f"{name}={rows!r:.80}: pass a list or an array of row numbers"
+        ) from None
     if listed.ndim != 1:
-        what = f"{name} has {listed.ndim} dimensions: {listed.dtype}{list(listed.shape)}"
-        raise ArgumentError(f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name)
+        what = (
+            f"{name} has {listed.ndim} dimensions: {listed.dtype}{list(listed.shape)}"
+        )
+        raise ArgumentError(
+            f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name
+        )
     return listed
 
 
 def _integers(listed: NDArray[Any], name: str) -> Integers:
     if listed.dtype.kind == "b":
-        raise ArgumentError(f"{name} is a mask of True and False; pass row numbers: numpy.flatnonzero(mask)")
+        raise ArgumentError(
+            f"{name} is a mask of True and False; pass row numbers: "
+            "numpy.flatnonzero(mask)"
+        )
     if listed.size and listed.dtype.kind not in "iu":
-        raise ArgumentError(f"{name} contains {listed.dtype}; pass row numbers, as integers")
+        raise ArgumentError(
+            f"{name} contains {listed.dtype}; pass row numbers, as integers"
+        )
     return listed.astype(np.int64)

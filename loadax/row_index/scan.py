@@ -20,7 +20,8 @@ from loadax.sources.checks import chunk_starts
 
 _RUN_BYTES = 4 << 20
 _RUN_ROWS = 1024
-_WORKERS, _MOST_WORKERS = 4, 32
+_WORKERS = 4
+_MOST_WORKERS = 32
 
 
 class Run(NamedTuple):
@@ -71,7 +72,9 @@ def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     return Run(rows, reader.read_visits(visits), [], over)
 
 
-def results(run: Run, function: Callable[..., Any], name: str) -> Iterator[tuple[int, Any]]:
+def results(
+    run: Run, function: Callable[..., Any], name: str
+) -> Iterator[tuple[int, Any]]:
     """Yields each row with the user function's result; adds `name` and the row to exceptions."""
     for row, example in run.examples():
         try:
@@ -88,7 +91,9 @@ RowFunction = Callable[[Run], NDArray[Any]]
 
 def threads_for(reader: Reader, workers: int | None) -> int:
     """Number of reader threads: more than the cores of a small machine, since reads wait for disk and network."""
-    return workers or max(_WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS))
+    return workers or max(
+        _WORKERS, min(reader.traits.concurrent_reads, _MOST_WORKERS)
+    )
 
 
 @final
@@ -122,14 +127,20 @@ class RowWork:
         values = [np.empty(0, self.dtype)]
         for run in range(self.parts[part], self.parts[part + 1]):
             begin, end = self.runs[run : run + 2]
-            rows = np.arange(begin, end) if self.met is None else begin + np.flatnonzero(self.met[begin:end])
+            if self.met is None:
+                rows = np.arange(begin, end)
+            else:
+                rows = begin + np.flatnonzero(self.met[begin:end])
             values.append(self.judge(read_run(self.reader, rows, over)))
         return {"values": np.concatenate(values)}
 
 
-def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: Any, label: str) -> RowWork:
+def row_work(
+    reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: Any, label: str
+) -> RowWork:
     """Plans runs of whole chunks with at least one selected row, and parts of them, from numbers alone."""
-    total, group = len(met), 1
+    total = len(met)
+    group = 1
     begins = np.empty(0, np.int64)
     if met.any():  # else no row is read for its size
         together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS))
@@ -141,18 +152,28 @@ def row_work(reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: 
         else:
             begins = np.arange(0, total, size)
             if starts is not None:
-                begins = np.unique(starts[np.searchsorted(starts, begins, side="right") - 1])
-        group = max(1, rows * len(begins) // total)  # a run has a whole chunk, which may be larger than a part
+                begins = np.unique(
+                    starts[np.searchsorted(starts, begins, side="right") - 1]
+                )
+        # a run has a whole chunk, which may be larger than a part
+        group = max(1, rows * len(begins) // total)
         begins = begins[np.logical_or.reduceat(met, begins)]
     parts = np.append(np.arange(0, len(begins), group), len(begins))
     runs = np.append(begins, total)
-    sizes = [int(np.count_nonzero(met[low:high])) for low, high in pairwise(runs[parts].tolist())]
-    return RowWork(reader, None if met.all() else met, judge, dtype, label, runs, parts, sizes)
+    sizes = [
+        int(np.count_nonzero(met[low:high]))
+        for low, high in pairwise(runs[parts].tolist())
+    ]
+    return RowWork(
+        reader, None if met.all() else met, judge, dtype, label, runs, parts, sizes
+    )
 
 
 def _row_bytes(reader: Reader) -> int:
     """Bytes of a row of the source; of the first row if sizes may differ."""
-    if reader.maps or not reader.traits.reads_examples:  # rows are stacked or mapped; others may have no common spec
-        return reader.source_row_bytes  # which infers the specs once, before the threads start
+    # rows are stacked or mapped; others may have no common spec
+    if reader.maps or not reader.traits.reads_examples:
+        # which infers the specs once, before the threads start
+        return reader.source_row_bytes
     assert reader.first is not None
     return sum(leaf.nbytes for leaf in leaf_arrays(reader.examples(reader.first)[0]))

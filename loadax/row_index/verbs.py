@@ -13,7 +13,13 @@ from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.kept.index_folder import Entry, check_digest
-from loadax.plan.split import again, below as hashes_below, drawn_counts, given_counts, run_counts
+from loadax.plan.split import (
+    again,
+    below as hashes_below,
+    drawn_counts,
+    given_counts,
+    run_counts,
+)
 from loadax.plan.subset import keep_rows, keep_runs, met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -48,17 +54,38 @@ def keep(
     index_key(key, options.index, "fn changes")
 
     met = met_rows(order, "filter", reader.num_rows)
-    known_as = None if key is None else ["key", key]
-    question = Question("filter", name, partial(_kept, function, name), np.int64, known_as, function, _check_kept)
+    if key is None:
+        known_as = None
+    else:
+        known_as = ["key", key]
+    question = Question(
+        "filter",
+        name,
+        partial(_kept, function, name),
+        np.int64,
+        known_as,
+        function,
+        _check_kept,
+    )
     rows, digest = answers(question, reader, met, options)
     if not len(rows):
-        remedy = remedy if met.any() else "filter a dataset with rows"
-        raise ArgumentError(f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; {remedy}")
+        if not met.any():
+            remedy = "filter a dataset with rows"
+        raise ArgumentError(
+            f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; "
+            f"{remedy}"
+        )
     return keep_rows(order, rows, ("filter", digest))
 
 
 def split_groups(
-    order: Order, reader: Reader, key: Any, fraction: Any, seed: int, options: Options, gap: int | None = None
+    order: Order,
+    reader: Reader,
+    key: Any,
+    fraction: Any,
+    seed: int,
+    options: Options,
+    gap: int | None = None,
 ) -> list[Order]:
     """Splits into orders that share no group: about `fraction` of the groups, and the rest, or parts by counts.
 
@@ -78,13 +105,21 @@ def split_groups(
     met = met_rows(order, "split_by", reader.num_rows)
     if isinstance(key, str):
         path, judge = by_leaf(reader.spec, key)
-        question = Question("split_by", key, judge, np.uint64, ["leaf", path], None, _check_words)
+        question = Question(
+            "split_by", key, judge, np.uint64, ["leaf", path], None, _check_words
+        )
     elif callable(key):
-        checked_function("key", key, "the name of a leaf, or a function of one example", "example")
+        checked_function(
+            "key", key, "the name of a leaf, or a function of one example", "example"
+        )
         words_of = partial(words_of_function, key)
-        question = Question("split_by", name_of(key), words_of, np.uint64, None, key, _check_words)
+        question = Question(
+            "split_by", name_of(key), words_of, np.uint64, None, key, _check_words
+        )
     else:
-        raise ArgumentError(f"key={key!r}: pass the name of a leaf, or a function of one example")
+        raise ArgumentError(
+            f"key={key!r}: pass the name of a leaf, or a function of one example"
+        )
     words, _ = answers(question, reader, met, options)
     rows = np.flatnonzero(met)
     if gap is not None:
@@ -97,13 +132,21 @@ def split_groups(
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         selected = rows[chosen]
-        return keep_rows(order, selected, ("split_by", fraction, seed, name, digest_values(selected)))
+        return keep_rows(
+            order,
+            selected,
+            ("split_by", fraction, seed, name, digest_values(selected)),
+        )
 
     return [side(first, True), side(~first, False)]
 
 
 def _group_counts(
-    order: Order, rows: Integers, words: NDArray[np.uint64], given: list[int] | int, hash_key: tuple[Any, ...]
+    order: Order,
+    rows: Integers,
+    words: NDArray[np.uint64],
+    given: list[int] | int,
+    hash_key: tuple[Any, ...],
 ) -> list[Order]:
     """Splits into parts of exactly some counts of groups: those with the lowest hashes are the first part.
 
@@ -128,7 +171,9 @@ def _group_counts(
     return parts
 
 
-def _group_runs(order: Order, rows: Integers, words: NDArray[np.uint64], fraction: Any, gap: int) -> list[Order]:
+def _group_runs(
+    order: Order, rows: Integers, words: NDArray[np.uint64], fraction: Any, gap: int
+) -> list[Order]:
     """Splits into runs of groups, which are in the order of their first positions.
 
     Args:
@@ -139,17 +184,31 @@ def _group_runs(order: Order, rows: Integers, words: NDArray[np.uint64], fractio
         gap: Number of groups between two parts.
     """
     ordered = rows_in_order(order, "split_by")
-    _, firsts, group = np.unique(words[np.searchsorted(rows, ordered)], return_index=True, return_inverse=True)
+    _, firsts, group = np.unique(
+        words[np.searchsorted(rows, ordered)], return_index=True, return_inverse=True
+    )
     turn = np.empty_like(firsts)
     turn[np.argsort(firsts)] = np.arange(len(firsts))
-    counts, halves = run_counts(fraction, len(firsts), gap, "group"), given_counts(fraction) is None
-    given = fraction if halves else counts
+    counts = run_counts(fraction, len(firsts), gap, "group")
+    halves = given_counts(fraction) is None
+    if halves:
+        given = fraction
+    else:
+        given = counts
     parts: list[Order] = []
     start = 0
     for index, count in enumerate(counts):
-        selected = np.unique(ordered[(turn[group] >= start) & (turn[group] < start + count)])
+        selected = np.unique(
+            ordered[(turn[group] >= start) & (turn[group] < start + count)]
+        )
         name = index == 0 if halves else index  # states of halves have bools
-        parts.append(keep_runs(order, selected, ("split_by", given, "contiguous", gap, name, digest_values(selected))))
+        parts.append(
+            keep_runs(
+                order,
+                selected,
+                ("split_by", given, "contiguous", gap, name, digest_values(selected)),
+            )
+        )
         start += count + gap
     return parts
 
@@ -157,7 +216,9 @@ def _group_runs(order: Order, rows: Integers, words: NDArray[np.uint64], fractio
 def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
     """The rows of a run for which a function returns True."""
     outcomes = results(run, function, f"filter {name}")
-    return np.array([row for row, answer in outcomes if _truth(answer, name, row)], np.int64)
+    return np.array(
+        [row for row, answer in outcomes if _truth(answer, name, row)], np.int64
+    )
 
 
 def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:
@@ -175,7 +236,16 @@ def _check_words(entry: Entry, met: NDArray[np.bool_]) -> None:
 def _truth(answer: Any, name: str, row: int) -> bool:
     if isinstance(answer, bool):
         return answer
-    if getattr(answer, "shape", None) == () and getattr(answer, "dtype", None) == np.bool:
+    if (
+        getattr(answer, "shape", None) == ()
+        and getattr(answer, "dtype", None) == np.bool
+    ):
         return bool(answer)
-    hint = "; did you forget to return?" if answer is None else ", such as bool(…)"
-    raise LeafTypeError(f"filter {name} returned {answer!r:.80} for row {row}; return True or False{hint}")
+    if answer is None:
+        hint = "; did you forget to return?"
+    else:
+        hint = ", such as bool(…)"
+    raise LeafTypeError(
+        f"filter {name} returned {answer!r:.80} for row {row}; return True or "
+        f"False{hint}"
+    )

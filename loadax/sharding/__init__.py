@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loadax.sharding.constraint import with_sharding_constraint
     from loadax.sharding.fetch import global_to_host_array
-    from loadax.sharding.mesh import PlannedMesh, data_parallel, fully_sharded, hybrid, plan_mesh
+    from loadax.sharding.mesh import (
+        PlannedMesh,
+        data_parallel,
+        fully_sharded,
+        hybrid,
+        plan_mesh,
+    )
     from loadax.sharding.partition import DataPartitionType
-    from loadax.sharding.placement import host_local_to_global, host_to_global_device_array
+    from loadax.sharding.placement import (
+        host_local_to_global,
+        host_to_global_device_array,
+    )
 
 __all__ = [
     "DataPartitionType",
@@ -37,7 +46,8 @@ _HOME = {
     "with_sharding_constraint": "constraint",
 }
 
-if not TYPE_CHECKING:  # so that type checkers see the imports above, and catch misspelt names
+# so that type checkers see the imports above, and catch misspelt names
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:

@@ -22,7 +22,9 @@ def _private(name: str) -> Any:
 
 # The public path to the same module (`jax.interpreters.pxla.thread_resources`) raises a DeprecationWarning.
 _mesh = _private("mesh")
-_core, _pxla, _distributed = _private("core"), _private("interpreters.pxla"), _private("distributed")
+_core = _private("core")
+_pxla = _private("interpreters.pxla")
+_distributed = _private("distributed")
 # Parameters of `batched_device_put` that `array_maker` passes.
 _PUT = ("aval:", "sharding:", "xs:", "devices:", "committed:", "enable_x64:")
 _KEY_VALUE_METHODS = ("key_value_delete", "key_value_dir_get", "key_value_set")
@@ -45,7 +47,9 @@ def legacy_mesh() -> Mesh | None:
         mesh: Mesh = _mesh.thread_resources.env.physical_mesh
     except AttributeError:
         return None
-    return None if mesh.empty else mesh
+    if mesh.empty:
+        return None
+    return mesh
 
 
 def array_maker(
@@ -75,7 +79,9 @@ def array_maker(
     """
     try:
         put = _pxla.xc.batched_device_put
-        aval = _core.update_aval_with_sharding(_core.ShapedArray(shape, dtype), sharding)
+        aval = _core.update_aval_with_sharding(
+            _core.ShapedArray(shape, dtype), sharding
+        )
         devices = list(sharding.addressable_devices_indices_map(shape))
         if not all(name in put.__doc__ for name in _PUT):
             return None
@@ -99,4 +105,6 @@ def coordination_client() -> Any | None:
         client = _distributed.global_state.client
     except AttributeError:
         return None
-    return client if all(hasattr(client, name) for name in _KEY_VALUE_METHODS) else None
+    if all(hasattr(client, name) for name in _KEY_VALUE_METHODS):
+        return client
+    return None

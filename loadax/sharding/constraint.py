@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+)
 
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.sharding.compat import legacy_mesh
@@ -42,9 +49,14 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     given = jax.tree.leaves(shardings, is_leaf=lambda node: node is None)
     if all(_on_one_device(sharding, context) for sharding in given):
         return x
-    leaf_shardings = broadcast_shardings("shardings", shardings, x, PartitionSpec, Sharding)
+    leaf_shardings = broadcast_shardings(
+        "shardings", shardings, x, PartitionSpec, Sharding
+    )
     leaves, structure = jax.tree.flatten(x)
-    constrained = [_constrain(leaf, sharding, context) for leaf, sharding in zip(leaves, leaf_shardings, strict=True)]
+    constrained = [
+        _constrain(leaf, sharding, context)
+        for leaf, sharding in zip(leaves, leaf_shardings, strict=True)
+    ]
     return jax.tree.unflatten(structure, constrained)
 
 
@@ -54,7 +66,9 @@ def _on_one_device(sharding: Any, context: Mesh | AbstractMesh | None) -> bool:
     return isinstance(sharding, Sharding) and sharding.num_devices <= 1
 
 
-def broadcast_shardings(argument: str, prefix: Any, tree: Any, *kinds: type) -> list[Any]:
+def broadcast_shardings(
+    argument: str, prefix: Any, tree: Any, *kinds: type
+) -> list[Any]:
     """Broadcasts a pytree prefix of specs or shardings: one for every leaf of `tree`.
 
     Raises:
@@ -66,11 +80,18 @@ def broadcast_shardings(argument: str, prefix: Any, tree: Any, *kinds: type) -> 
 
     for sharding in jax.tree.leaves(prefix, is_leaf=is_leaf):
         if not isinstance(sharding, kinds):
-            raise ArgumentError(f"{argument} contains {sharding!r}: pass a PartitionSpec; P() replicates")
+            raise ArgumentError(
+                f"{argument} contains {sharding!r}: pass a PartitionSpec; P() "
+                "replicates"
+            )
     try:
-        return jax.tree.leaves(jax.tree.broadcast(prefix, tree, is_leaf=is_leaf), is_leaf=is_leaf)
+        return jax.tree.leaves(
+            jax.tree.broadcast(prefix, tree, is_leaf=is_leaf), is_leaf=is_leaf
+        )
     except ValueError as error:
-        raise ArgumentError(f"{argument}={prefix!r} is not a pytree prefix of the arrays: {error}") from None
+        raise ArgumentError(
+            f"{argument}={prefix!r} is not a pytree prefix of the arrays: {error}"
+        ) from None
 
 
 def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Any) -> Any:
@@ -80,28 +101,48 @@ def _constrain(leaf: Any, sharding: PartitionSpec | Sharding, context: Any) -> A
         sharding = NamedSharding(context, sharding)
     if not isinstance(sharding, NamedSharding):
         return jax.lax.with_sharding_constraint(leaf, sharding)
-    mesh, spec = sharding.mesh, sharding.spec
+    mesh = sharding.mesh
+    spec = sharding.spec
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if AxisType.Explicit not in kinds.values():
         return jax.lax.with_sharding_constraint(leaf, sharding)
     if AxisType.Auto not in kinds.values():
         return jax.sharding.reshard(leaf, sharding)
-    explicit = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=True) for entry in spec))
-    auto = PartitionSpec(*(_entry_of_kind(entry, kinds, spec, explicit=False) for entry in spec))
-    return _reshard_and_hint(leaf, sharding.update(spec=explicit), sharding.update(spec=auto))
+    explicit = PartitionSpec(
+        *(_entry_of_kind(entry, kinds, spec, explicit=True) for entry in spec)
+    )
+    auto = PartitionSpec(
+        *(_entry_of_kind(entry, kinds, spec, explicit=False) for entry in spec)
+    )
+    return _reshard_and_hint(
+        leaf, sharding.update(spec=explicit), sharding.update(spec=auto)
+    )
 
 
 # Outside jit the hint would undo the reshard over Explicit axes. Inside jit those axes are part of the array's type.
 @partial(jax.jit, static_argnums=(1, 2))
 def _reshard_and_hint(leaf: Any, explicit: Any, auto: Any) -> Any:
-    return jax.lax.with_sharding_constraint(jax.sharding.reshard(leaf, explicit), auto)
+    return jax.lax.with_sharding_constraint(
+        jax.sharding.reshard(leaf, explicit), auto
+    )
 
 
-def _entry_of_kind(entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool) -> Any:
+def _entry_of_kind(
+    entry: Any, kinds: dict[str, AxisType], spec: PartitionSpec, *, explicit: bool
+) -> Any:
     """`entry` if its axes are of the requested kind, else None."""
     if entry is PartitionSpec.UNCONSTRAINED:
-        return None if explicit else entry
-    entry_is_explicit = {kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)}
+        if explicit:
+            return None
+        return entry
+    entry_is_explicit = {
+        kinds.get(axis) is AxisType.Explicit for axis in axes_of(entry)
+    }
     if len(entry_is_explicit) > 1:
-        raise UnsupportedError(f"{spec} splits a dim over Auto and Explicit axes of {kinds}: use one kind for each dim")
-    return entry if entry_is_explicit == {explicit} else None
+        raise UnsupportedError(
+            f"{spec} splits a dim over Auto and Explicit axes of {kinds}: use one "
+            "kind for each dim"
+        )
+    if entry_is_explicit == {explicit}:
+        return entry
+    return None

@@ -26,26 +26,37 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         >>> placed_dtype(np.float64, "['x']"), placed_dtype(np.uint8, "['x']")
         (dtype('float32'), dtype('uint8'))
     """
-    dtype, name = np.dtype(dtype), leaf_name(path)
+    dtype = np.dtype(dtype)
+    name = leaf_name(path)
     if not dtype.isnative:
         native = dtype.newbyteorder("=")
         raise LeafTypeError(
-            f"{name} has dtype {dtype.str}, which is not in native byte order; JAX supports only that. "
-            f"Convert it in a map: x.astype({str(native)!r})"
+            f"{name} has dtype {dtype.str}, which is not in native byte order; JAX "
+            f"supports only that. Convert it in a map: x.astype({str(native)!r})"
         )
     longer = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
-    numeric = dtype.kind == "b" or (dtype.kind not in "mM" and jax.numpy.issubdtype(dtype, np.number))
+    numeric = dtype.kind == "b" or (
+        dtype.kind not in "mM" and jax.numpy.issubdtype(dtype, np.number)
+    )
     if longer or not numeric:
-        what, more = dtype.str if dtype.kind in "SU" else str(dtype), ""
+        if dtype.kind in "SU":
+            what = dtype.str
+        else:
+            what = str(dtype)
+        more = ""
         if dtype.hasobject:
             what = "object (strings, bytes, None, or values of several kinds)"
             more = (
-                ", where objects become dicts of arrays: of attrs .map(attrs.asdict), of pydantic "
-                ".map(lambda row: row.model_dump()); if rows are bytes, decode them there: .map(decode). "
-                "Where files are opened, columns= leaves out a "
-                "leaf, and decode=, dtype= or features= decode bytes"
+                ", where objects become dicts of arrays: of attrs "
+                ".map(attrs.asdict), of pydantic .map(lambda row: row.model_dump()); "
+                "if rows are bytes, decode them there: .map(decode). Where files are "
+                "opened, columns= leaves out a leaf, and decode=, dtype= or "
+                "features= decode bytes"
             )
-        raise LeafTypeError(f"{name} has dtype {what}; JAX arrays are numeric. Drop it or encode it in a map{more}")
+        raise LeafTypeError(
+            f"{name} has dtype {what}; JAX arrays are numeric. Drop it or encode it "
+            f"in a map{more}"
+        )
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
@@ -63,14 +74,29 @@ def host_array(leaf: Any, path: str) -> NDArray[Any]:
     """
     name = leaf_name(path)
     if isinstance(leaf, np.ma.MaskedArray):
-        raise LeafTypeError(f"{name} is a masked array, which JAX does not have. Fill it, and keep the mask as a leaf")
+        raise LeafTypeError(
+            f"{name} is a masked array, which JAX does not have. Fill it, and keep "
+            "the mask as a leaf"
+        )
     if isinstance(leaf, jax.core.Tracer):
-        raise LeafTypeError(f"{name} is traced by jax.jit; only host arrays can be placed: call this outside jit")
+        raise LeafTypeError(
+            f"{name} is traced by jax.jit; only host arrays can be placed: call this "
+            "outside jit"
+        )
     if isinstance(leaf, jax.Array):
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-            raise LeafTypeError(f"{name} has dtype {leaf.dtype}; place jax.random.key_data(it) instead")
+            raise LeafTypeError(
+                f"{name} has dtype {leaf.dtype}; place jax.random.key_data(it) "
+                "instead"
+            )
         if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-            raise LeafError(f"{name} is a jax.Array that already spans processes: {leaf.sharding}. Pass host data")
+            raise LeafError(
+                f"{name} is a jax.Array that already spans processes: "
+                f"{leaf.sharding}. Pass host data"
+            )
     if isinstance(leaf, int) and not -(2**63) <= leaf < 2**64:
-        raise LeafError(f"{name}: the value {leaf} does not fit in 64 bits. Reduce it or make it a float, in a map")
+        raise LeafError(
+            f"{name}: the value {leaf} does not fit in 64 bits. Reduce it or make it "
+            "a float, in a map"
+        )
     return np.asarray(leaf)

@@ -15,7 +15,9 @@ from loadax.sharding.layout import Box
 from loadax.sharding.partition import DataPartitionType, is_full
 
 
-def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL) -> Any:
+def global_to_host_array(
+    global_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL
+) -> Any:
     """Copies this process's part of global arrays into NumPy arrays.
 
     The inverse of `host_to_global_device_array`.
@@ -51,7 +53,11 @@ def global_to_host_array(global_arrays: Any, *, partition: DataPartitionType = D
         for data in (data for boxes in parts for data in boxes.values()):
             data.copy_to_host_async()
         return jax.tree.unflatten(
-            structure, [_copy_rows(leaf, boxes) for (_, leaf), boxes in zip(leaves, parts, strict=True)]
+            structure,
+            [
+                _copy_rows(leaf, boxes)
+                for (_, leaf), boxes in zip(leaves, parts, strict=True)
+            ],
         )
 
 
@@ -59,29 +65,41 @@ def _local_boxes(path: str, leaf: Any, full: bool) -> dict[Box, jax.Array]:
     """This process's distinct boxes of an array, checked to cover whole rows or the whole array."""
     name = leaf_name(path)
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
-        raise LeafTypeError(f"{name} is {type_text(leaf)}, not a jax.Array: fetch placed arrays, outside jit")
+        raise LeafTypeError(
+            f"{name} is {type_text(leaf)}, not a jax.Array: fetch placed arrays, "
+            "outside jit"
+        )
     if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise LeafTypeError(f"{name} has dtype {leaf.dtype}, which NumPy lacks: fetch jax.random.key_data(it) instead")
-    boxes = {_box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards}
+        raise LeafTypeError(
+            f"{name} has dtype {leaf.dtype}, which NumPy lacks: fetch "
+            "jax.random.key_data(it) instead"
+        )
+    boxes = {
+        _box(shard.index, leaf.shape): shard.data for shard in leaf.addressable_shards
+    }
     whole = not full or not leaf.shape
     if whole and not (leaf.is_fully_replicated and boxes):
         raise PartitionError(
-            f"{name} is not fully replicated on this process; its sharding is {leaf.sharding}: "
-            "fetch its rows with DataPartitionType.FULL, or reshard it to P() first"
+            f"{name} is not fully replicated on this process; its sharding is "
+            f"{leaf.sharding}: fetch its rows with DataPartitionType.FULL, or "
+            "reshard it to P() first"
         )
     columns = Counter[Interval]()
     for rows, *sides in boxes if leaf.shape else ():
         columns[rows] += math.prod(stop - start for start, stop in sides)
     if any(count != math.prod(leaf.shape[1:]) for count in columns.values()):
         raise PartitionError(
-            f"{name}, of shape {leaf.shape}, has rows whose columns are partly on other processes; "
-            f"its sharding is {leaf.sharding}. Reshard it first, so that only dim 0 is split between processes"
+            f"{name}, of shape {leaf.shape}, has rows whose columns are partly on "
+            f"other processes; its sharding is {leaf.sharding}. Reshard it first, so "
+            "that only dim 0 is split between processes"
         )
     return boxes
 
 
 def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+    return tuple(
+        part.indices(size)[:2] for part, size in zip(index, shape, strict=True)
+    )
 
 
 def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> Array:
@@ -95,5 +113,7 @@ def _copy_rows(leaf: jax.Array, boxes: dict[Box, jax.Array]) -> Array:
         count += stop - start
     rows = np.empty((count, *leaf.shape[1:]), leaf.dtype)
     for box, data in boxes.items():
-        rows[(row_slices[box[0]], *(slice(*column) for column in box[1:]))] = np.asarray(data)
+        rows[(row_slices[box[0]], *(slice(*column) for column in box[1:]))] = (
+            np.asarray(data)
+        )
     return rows

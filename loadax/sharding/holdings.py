@@ -16,7 +16,13 @@ from typing import Any, final
 import numpy as np
 
 from loadax.protocols import Integers
-from loadax.sharding.layout import MeshGrid, entries_of, positions, shard_count, shards_at
+from loadax.sharding.layout import (
+    MeshGrid,
+    entries_of,
+    positions,
+    shard_count,
+    shards_at,
+)
 
 
 @final
@@ -41,7 +47,9 @@ class LeafHoldings:
     @cached_property
     def extents(self) -> tuple[int, ...]:
         """The shape of one shard."""
-        return tuple(size // cut for size, cut in zip(self.shape, self.cuts, strict=True))
+        return tuple(
+            size // cut for size, cut in zip(self.shape, self.cuts, strict=True)
+        )
 
     @cached_property
     def columns(self) -> int:
@@ -76,18 +84,29 @@ class HeldRows:
     @cached_property
     def counts(self) -> Integers:
         """int64[hosts]: number of rows that each host reads."""
-        return np.bincount(self.host, self.stop - self.start, self.hosts).astype(np.int64)
+        return np.bincount(self.host, self.stop - self.start, self.hosts).astype(
+            np.int64
+        )
 
     @cached_property
     def copies(self) -> Integers:
         """int64[batch_size]: number of hosts that read each row."""
-        begun, ended = (np.bincount(ends, minlength=self.batch_size + 1) for ends in (self.start, self.stop))
+        begun, ended = (
+            np.bincount(ends, minlength=self.batch_size + 1)
+            for ends in (self.start, self.stop)
+        )
         return np.cumsum(begun - ended)[:-1]
 
     def positions(self, host: int) -> Integers:
         """int64[n]: rows of one host, ascending."""
         intervals = self._intervals[host]
-        return positions(zip(self.start[intervals].tolist(), self.stop[intervals].tolist(), strict=True))
+        return positions(
+            zip(
+                self.start[intervals].tolist(),
+                self.stop[intervals].tolist(),
+                strict=True,
+            )
+        )
 
     @cached_property
     def alike(self) -> list[Integers]:
@@ -95,16 +114,25 @@ class HeldRows:
         groups: dict[bytes, list[int]] = {}
         bounds = np.stack([self.start, self.stop], axis=1)
         for host in range(self.hosts):
-            groups.setdefault(bounds[self._intervals[host]].tobytes(), []).append(host)
+            groups.setdefault(bounds[self._intervals[host]].tobytes(), []).append(
+                host
+            )
         return [np.array(group, np.int64) for group in groups.values()]
 
     @cached_property
     def _intervals(self) -> list[slice]:
         """The intervals of each host."""
-        return [slice(*ends) for ends in pairwise(np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist())]
+        return [
+            slice(*ends)
+            for ends in pairwise(
+                np.searchsorted(self.host, np.arange(self.hosts + 1)).tolist()
+            )
+        ]
 
 
-def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> LeafHoldings:
+def hold_leaf(
+    grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]
+) -> LeafHoldings:
     """The shards that every host holds of an array of `shape`, which `spec` splits evenly.
 
     Examples:
@@ -119,7 +147,9 @@ def hold_leaf(grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int]) -> Leaf
     shape = tuple(int(size) for size in shape)
     entries = entries_of(spec, len(shape))
     cuts = tuple(shard_count(grid, entry) for entry in entries)
-    coordinates = tuple(axis_coordinates.ravel() for axis_coordinates in np.indices(grid.owners.shape))
+    coordinates = tuple(
+        axis_coordinates.ravel() for axis_coordinates in np.indices(grid.owners.shape)
+    )
     shard = np.zeros(grid.owners.size, np.int64)
     for entry, cut in zip(entries, cuts, strict=True):
         shard = shard * cut + shards_at(grid, entry, coordinates)
@@ -140,17 +170,24 @@ def hold_rows(leaves: Sequence[LeafHoldings]) -> HeldRows:
         >>> rows.counts, rows.copies
         (array([8, 8]), array([2, 2, 2, 2, 2, 2, 2, 2]))
     """
-    batch_size, hosts = leaves[0].shape[0], leaves[0].hosts
+    batch_size = leaves[0].shape[0]
+    hosts = leaves[0].hosts
     # Each host's rows are shifted by a multiple of `width`, which leaves a gap between hosts: one pass then merges the
     # intervals of all hosts.
     width = batch_size + 1
-    starts, stops = [], []
+    starts = []
+    stops = []
     for leaf in leaves:
-        host, row = np.divmod(np.unique(leaf.host * leaf.cuts[0] + leaf.shard // leaf.columns), leaf.cuts[0])
+        host, row = np.divmod(
+            np.unique(leaf.host * leaf.cuts[0] + leaf.shard // leaf.columns),
+            leaf.cuts[0],
+        )
         starts.append(host * width + row * leaf.extents[0])
         stops.append(starts[-1] + leaf.extents[0])
     order = np.argsort(np.concatenate(starts), kind="stable")
-    start, reached = np.concatenate(starts)[order], np.maximum.accumulate(np.concatenate(stops)[order])
+    start = np.concatenate(starts)[order]
+    reached = np.maximum.accumulate(np.concatenate(stops)[order])
     first = np.flatnonzero(np.concatenate([[True], start[1:] > reached[:-1]]))
-    start, stop = start[first], reached[np.append(first[1:], len(order)) - 1]
+    start = start[first]
+    stop = reached[np.append(first[1:], len(order)) - 1]
     return HeldRows(batch_size, hosts, start // width, start % width, stop % width)

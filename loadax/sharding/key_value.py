@@ -15,11 +15,14 @@ from jax.errors import JaxRuntimeError
 from loadax.core.distributed import this_process
 from loadax.sharding.compat import coordination_client
 
-_KEPT = 32  # directories of runs, closed last, whose keys are kept, since another process may be late
+# directories of runs, closed last, whose keys are kept, since another process may be late
+_KEPT = 32
 
 _lock = threading.RLock()  # reentrant: a run may begin in a signal handler
-_counts: "defaultdict[str, count[int]]" = defaultdict(count)  # loaders of a group of processes, and runs of a loader
-_closed: deque[str] = deque()  # directories of the runs that were closed last; changed without a lock, at any time
+# loaders of a group of processes, and runs of a loader
+_counts: "defaultdict[str, count[int]]" = defaultdict(count)
+# directories of the runs that were closed last; changed without a lock, at any time
+_closed: deque[str] = deque()
 
 _Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
@@ -54,7 +57,10 @@ class KeyValueStore(NamedTuple):
     def list(self, directory: str) -> dict[str, str]:
         """The values of all keys below a directory, by the rest of their path."""
         path = f"{self.path}/{directory}/"
-        return {key.removeprefix(path): str(value) for key, value in self.call("key_value_dir_get", path)}
+        return {
+            key.removeprefix(path): str(value)
+            for key, value in self.call("key_value_dir_get", path)
+        }
 
     def forget(self) -> None:
         """Counts this directory as that of a closed run, and deletes one that was closed long before."""
@@ -75,7 +81,9 @@ def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
         True
     """
     client = coordination_client()
-    return None if client is None or this_process().count == 1 else KeyValueStore(_Requests(client, limit))
+    if client is None or this_process().count == 1:
+        return None
+    return KeyValueStore(_Requests(client, limit))
 
 
 @final
@@ -92,9 +100,12 @@ class LoaderRuns:
 
     def __init__(self, kind: str = "runs"):
         self._kind = kind
-        self._directories: dict[str, str] = {}  # of this loader, by the processes of a mesh
+        # of this loader, by the processes of a mesh
+        self._directories: dict[str, str] = {}
 
-    def next_keys(self, store: KeyValueStore, processes: Sequence[int]) -> KeyValueStore:
+    def next_keys(
+        self, store: KeyValueStore, processes: Sequence[int]
+    ) -> KeyValueStore:
         """The keys of the next run of these processes. Others may have been on other meshes before."""
         group = f"{self._kind}/{_group(processes)}"
         with _lock:
@@ -111,7 +122,11 @@ def runs_without(store: KeyValueStore, process: int, count: int) -> set[str]:
         directory, records, other = key.partition("/records/")
         if records and text:
             begun[directory].add(other)
-    return {directory for directory, others in begun.items() if "0" in others and str(process) not in others}
+    return {
+        directory
+        for directory, others in begun.items()
+        if "0" in others and str(process) not in others
+    }
 
 
 def _group(processes: Sequence[int]) -> str:
@@ -130,27 +145,39 @@ class _Requests:
     """
 
     def __init__(self, client: Any, limit: float):
-        self._client, self._limit = client, limit
-        self._late: dict[str, Future[Any]] = {}  # lists of directories that are still awaited
+        self._client = client
+        self._limit = limit
+        # lists of directories that are still awaited
+        self._late: dict[str, Future[Any]] = {}
 
     def __call__(self, method: str, path: str, *more: Any) -> Any:
-        answer = self._late.pop(path, None) if method == "key_value_dir_get" else None
+        if method == "key_value_dir_get":
+            answer = self._late.pop(path, None)
+        else:
+            answer = None
         if answer is None:
             answer = Future[Any]()
-            _requests().put((answer, partial(getattr(self._client, method), path, *more)))
+            _requests().put(
+                (answer, partial(getattr(self._client, method), path, *more))
+            )
         try:
             return answer.result(self._limit)
         except TimeoutError:
             if method == "key_value_dir_get":
-                self._late[path] = answer  # a coordinator that always takes so long answers in the end
-            raise UnansweredError(f"the coordinator has not answered for {self._limit:g} s") from None
+                # a coordinator that always takes so long answers in the end
+                self._late[path] = answer
+            raise UnansweredError(
+                f"the coordinator has not answered for {self._limit:g} s"
+            ) from None
 
 
 @cache
 def _requests() -> "SimpleQueue[_Request | None]":
     """Queue of the thread that sends requests. Without a lock: garbage collection may close a run on any thread."""
     queue: SimpleQueue[_Request | None] = SimpleQueue()
-    threading.Thread(target=_send, args=(queue,), name="loadax-requests", daemon=True).start()
+    threading.Thread(
+        target=_send, args=(queue,), name="loadax-requests", daemon=True
+    ).start()
     return queue
 
 
@@ -162,4 +189,5 @@ def _send(queue: "SimpleQueue[_Request | None]") -> None:
             answer.set_result(send())
         except Exception as error:  # noqa: BLE001 - whoever has asked gets it
             answer.set_exception(error)
-        del request, answer, send  # a client shuts down when it is no longer referenced
+        # a client shuts down when it is no longer referenced
+        del request, answer, send

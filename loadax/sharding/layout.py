@@ -95,11 +95,16 @@ def axes_of(entry: Any) -> tuple[str, ...]:
     """
     if entry is None:
         return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
+    if isinstance(entry, str):
+        return (entry,)
+    return tuple(entry)
 
 
 def plan_leaf(
-    grid: MeshGrid, spec: Iterable[Any], shape: Sequence[int], devices: tuple[Integers, ...] | None = None
+    grid: MeshGrid,
+    spec: Iterable[Any],
+    shape: Sequence[int],
+    devices: tuple[Integers, ...] | None = None,
 ) -> LeafLayout:
     """Computes the boxes that a process holds of an array of `shape` split by `spec`.
 
@@ -123,19 +128,34 @@ def plan_leaf(
     """
     shape = tuple(int(size) for size in shape)
     entries = entries_of(spec, len(shape))
-    coordinates = np.nonzero(grid.owners == grid.process) if devices is None else devices
+    if devices is None:
+        coordinates = np.nonzero(grid.owners == grid.process)
+    else:
+        coordinates = devices
     count = len(coordinates[0])
     if not shape or not count:
         return LeafLayout(shape, ((),) if count else (), (), ())
-    extents = [size // shard_count(grid, entry) for size, entry in zip(shape, entries, strict=True)]
+    extents = [
+        size // shard_count(grid, entry)
+        for size, entry in zip(shape, entries, strict=True)
+    ]
     shards = (shards_at(grid, entry, coordinates) for entry in entries)
-    starts = [(shard * extent).tolist() for shard, extent in zip(shards, extents, strict=True)]
+    starts = [
+        (shard * extent).tolist()
+        for shard, extent in zip(shards, extents, strict=True)
+    ]
     # Without `np.unique`, whose fixed cost for rows would be most of what a host of thousands takes.
     corners = sorted({*zip(*starts, strict=True)})
     boxes = tuple(
-        tuple((start, start + extent) for start, extent in zip(corner, extents, strict=True)) for corner in corners
+        tuple(
+            (start, start + extent)
+            for start, extent in zip(corner, extents, strict=True)
+        )
+        for corner in corners
     )
-    return LeafLayout(shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes))
+    return LeafLayout(
+        shape, boxes, merge(box[0] for box in boxes), _column_groups(boxes)
+    )
 
 
 def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
@@ -153,7 +173,9 @@ def share_along(grid: MeshGrid, entry: Any) -> DimensionShare:
     # Each pair (owner, shard) becomes one integer, so that copies on one process count once.
     owners, owner_shards = np.divmod(np.unique(grid.owners * total + shards), total)
     processes, counts = np.unique(owners, return_counts=True)
-    return DimensionShare(owner_shards[owners == grid.process], total, processes, counts)
+    return DimensionShare(
+        owner_shards[owners == grid.process], total, processes, counts
+    )
 
 
 def positions(intervals: Iterable[Interval]) -> Integers:
@@ -164,7 +186,12 @@ def positions(intervals: Iterable[Interval]) -> Integers:
         >>> positions([(0, 2), (6, 9)])
         array([0, 1, 6, 7, 8])
     """
-    return np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in intervals)])
+    return np.concatenate(
+        [
+            np.empty(0, np.int64),
+            *(np.arange(start, stop) for start, stop in intervals),
+        ]
+    )
 
 
 def position_ranges(positions: Integers) -> list[Interval]:
@@ -178,16 +205,26 @@ def position_ranges(positions: Integers) -> list[Interval]:
     """
     if not len(positions):
         return []
-    bounds = [*np.flatnonzero(np.diff(positions, prepend=positions[0]) != 1).tolist(), len(positions)]
-    return [(int(positions[low]), int(positions[high - 1]) + 1) for low, high in pairwise(bounds)]
+    bounds = [
+        *np.flatnonzero(np.diff(positions, prepend=positions[0]) != 1).tolist(),
+        len(positions),
+    ]
+    return [
+        (int(positions[low]), int(positions[high - 1]) + 1)
+        for low, high in pairwise(bounds)
+    ]
 
 
 def shard_count(grid: MeshGrid, entry: Any) -> int:
     """Number of shards of a dimension split by `entry`."""
-    return math.prod(grid.owners.shape[grid.axis_names.index(axis)] for axis in axes_of(entry))
+    return math.prod(
+        grid.owners.shape[grid.axis_names.index(axis)] for axis in axes_of(entry)
+    )
 
 
-def shards_at(grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]) -> Integers:
+def shards_at(
+    grid: MeshGrid, entry: Any, coordinates: tuple[NDArray[Any], ...]
+) -> Integers:
     """The shard of a dimension split by `entry` on the device at each of the `coordinates`."""
     shards = np.zeros_like(coordinates[0], dtype=np.int64)
     for axis in axes_of(entry):
@@ -207,4 +244,7 @@ def _column_groups(boxes: tuple[Box, ...]) -> tuple[ColumnGroup, ...]:
     for box in boxes:
         starts.setdefault(box[1:], []).append(box[0][0])
     height = boxes[0][0][1] - boxes[0][0][0]
-    return tuple(ColumnGroup(columns, tuple(starts[columns]), height) for columns in sorted(starts))
+    return tuple(
+        ColumnGroup(columns, tuple(starts[columns]), height)
+        for columns in sorted(starts)
+    )

@@ -41,11 +41,18 @@ class PlannedMesh:
         """The axes with their sizes, the number of hosts and the process."""
         axes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         hosts = len(np.unique(self.owners))
-        return f"PlannedMesh({axes}; {count_text(hosts, 'host')}, as process {self.process})"
+        return (
+            f"PlannedMesh({axes}; {count_text(hosts, 'host')}, as process "
+            f"{self.process})"
+        )
 
 
 def plan_mesh(
-    axes: Mapping[str, int], *, hosts: int | None = None, owners: ArrayLike | None = None, process: int = 0
+    axes: Mapping[str, int],
+    *,
+    hosts: int | None = None,
+    owners: ArrayLike | None = None,
+    process: int = 0,
 ) -> PlannedMesh:
     """Describes a mesh of any size without its devices, to plan and check a run on any machine.
 
@@ -68,23 +75,37 @@ def plan_mesh(
         array([0, 1, 0, 1])
     """
     sizes = _checked_axes("axes", axes)
-    process = integer("process", process, 0, remedy="the number of the process to plan as, from 0 on")
+    process = integer(
+        "process",
+        process,
+        0,
+        remedy="the number of the process to plan as, from 0 on",
+    )
     if (hosts is None) == (owners is None):
-        raise ArgumentError(f"hosts={hosts!r} and owners={owners!r}: give exactly one of the two")
+        raise ArgumentError(
+            f"hosts={hosts!r} and owners={owners!r}: give exactly one of the two"
+        )
     shape = tuple(sizes.values())
     if hosts is not None:
         devices = math.prod(shape)
         hosts = integer("hosts", hosts, 1)
         if devices % hosts:
             raise ArgumentError(
-                f"hosts={hosts!r} can't own equal parts of the {devices} devices of {sizes}; use a divisor of {devices}"
+                f"hosts={hosts!r} can't own equal parts of the {devices} devices of "
+                f"{sizes}; use a divisor of {devices}"
             )
         owners = np.repeat(np.arange(hosts), devices // hosts).reshape(shape)
     given = np.asarray(owners)
     if given.shape != shape:
-        raise ArgumentError(f"owners has shape {given.shape}, but the axes make a mesh of shape {shape}")
+        raise ArgumentError(
+            f"owners has shape {given.shape}, but the axes make a mesh of shape "
+            f"{shape}"
+        )
     if given.dtype.kind not in "iu" or given.min() < 0:
-        raise ArgumentError(f"owners={owners!r}: pass the process that owns each device, as integers >= 0")
+        raise ArgumentError(
+            f"owners={owners!r}: pass the process that owns each device, as integers "
+            ">= 0"
+        )
     grid = given.astype(np.int64)
     grid.setflags(write=False)
     return PlannedMesh(sizes, grid, process)
@@ -93,9 +114,16 @@ def plan_mesh(
 def _checked_axes(argument: str, axes: Any) -> dict[str, int]:
     """`axes` as a dict of names and positive sizes."""
     remedy = "a dict of axis names and positive sizes, such as {'data': 8}"
-    if not isinstance(axes, Mapping) or not axes or not all(isinstance(name, str) for name in axes):
+    if (
+        not isinstance(axes, Mapping)
+        or not axes
+        or not all(isinstance(name, str) for name in axes)
+    ):
         raise ArgumentError(f"{argument}={shown(axes)}: pass {remedy}")
-    return {name: integer(f"{argument}[{name!r}]", size, 1, remedy=remedy) for name, size in axes.items()}
+    return {
+        name: integer(f"{argument}[{name!r}]", size, 1, remedy=remedy)
+        for name, size in axes.items()
+    }
 
 
 def current_mesh() -> Mesh | None:
@@ -121,8 +149,13 @@ def current_mesh() -> Mesh | None:
     try:
         mesh = jax.sharding.get_mesh()
     except ValueError as error:
-        raise MeshError(f"the current mesh isn't available inside jax.jit: call this outside of it ({error})") from None
-    return legacy_mesh() if mesh.empty else mesh
+        raise MeshError(
+            "the current mesh isn't available inside jax.jit: call this outside of "
+            f"it ({error})"
+        ) from None
+    if mesh.empty:
+        return legacy_mesh()
+    return mesh
 
 
 def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
@@ -140,15 +173,22 @@ def resolve_mesh(mesh: Any = None) -> Mesh | PlannedMesh:
     if mesh is None:
         return current_mesh() or data_parallel()
     if isinstance(mesh, AbstractMesh) or (isinstance(mesh, Mesh) and mesh.empty):
-        raise MeshError(f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or a loadax.sharding.plan_mesh")
+        raise MeshError(
+            f"mesh={mesh!r} has no devices: pass a jax.sharding.Mesh, or a "
+            "loadax.sharding.plan_mesh"
+        )
     if not isinstance(mesh, Mesh | PlannedMesh):
-        raise ArgumentError(f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh")
+        raise ArgumentError(
+            f"mesh={mesh!r} is {type_text(mesh)}: pass a jax.sharding.Mesh"
+        )
     return mesh
 
 
 def axis_sizes(mesh: Mesh | PlannedMesh) -> dict[str, int]:
     """Size of every axis, major to minor."""
-    return dict(mesh.axes) if isinstance(mesh, PlannedMesh) else dict(mesh.shape)
+    if isinstance(mesh, PlannedMesh):
+        return dict(mesh.axes)
+    return dict(mesh.shape)
 
 
 def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
@@ -163,8 +203,12 @@ def grid_of(mesh: Mesh | PlannedMesh) -> MeshGrid:
     if isinstance(mesh, PlannedMesh):
         return MeshGrid(tuple(mesh.axes), mesh.owners, mesh.process)
     devices = mesh.devices
-    owners = np.fromiter((device.process_index for device in devices.flat), np.int64, devices.size)
-    return MeshGrid(tuple(mesh.axis_names), owners.reshape(devices.shape), jax.process_index())
+    owners = np.fromiter(
+        (device.process_index for device in devices.flat), np.int64, devices.size
+    )
+    return MeshGrid(
+        tuple(mesh.axis_names), owners.reshape(devices.shape), jax.process_index()
+    )
 
 
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -217,23 +261,34 @@ def hybrid(
         >>> dict(hybrid(inside={"fsdp": 2, "model": 2}).shape)
         {'data': 2, 'fsdp': 2, 'model': 2}
     """
-    ordered = sorted(_checked_devices(devices), key=lambda device: (device.process_index, device.id))
+    ordered = sorted(
+        _checked_devices(devices),
+        key=lambda device: (device.process_index, device.id),
+    )
     inner = _optional_axes("inside", inside, "fsdp")
     outer = _optional_axes("between", between, "data")
     if outer is None and inner is None:
         counts = Counter(device.process_index for device in ordered)
         if len(set(counts.values())) > 1:
-            raise ArgumentError(f"inside=None: devices per process differ, {list(counts.values())}; pass inside=")
+            raise ArgumentError(
+                f"inside=None: devices per process differ, {list(counts.values())}; "
+                "pass inside="
+            )
         inner = {"fsdp": counts[ordered[0].process_index]}
     left = max(1, len(ordered) // math.prod((outer or inner or {}).values()))
-    inner, outer = inner or {"fsdp": left}, outer or {"data": left}
+    inner = inner or {"fsdp": left}
+    outer = outer or {"data": left}
     if twice := sorted(set(inner) & set(outer)):
-        raise ArgumentError(f"inside={inner} and between={outer} both name the axis {twice[0]!r}: rename one of them")
+        raise ArgumentError(
+            f"inside={inner} and between={outer} both name the axis {twice[0]!r}: "
+            "rename one of them"
+        )
     axes = outer | inner
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
-            f"between={outer} and inside={inner} make a mesh of {math.prod(axes.values())} devices, "
-            f"but there are {len(ordered)}: use sizes whose product is {len(ordered)}, or pass devices="
+            f"between={outer} and inside={inner} make a mesh of "
+            f"{math.prod(axes.values())} devices, but there are {len(ordered)}: use "
+            f"sizes whose product is {len(ordered)}, or pass devices="
         )
     return _make_mesh(ordered, axes)
 
@@ -245,9 +300,15 @@ def _optional_axes(argument: str, given: Any, name: str) -> dict[str, int] | Non
 
 
 def _checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    chosen = jax.devices() if devices is None else list(devices)
+    if devices is None:
+        chosen = jax.devices()
+    else:
+        chosen = list(devices)
     if not chosen:
-        raise ArgumentError("devices=[] is empty: a mesh needs at least one; leave it out for all devices")
+        raise ArgumentError(
+            "devices=[] is empty: a mesh needs at least one; leave it out for all "
+            "devices"
+        )
     return chosen
 
 

@@ -44,7 +44,11 @@ class OwnDevices:
     """
 
     def __init__(self, mesh: Mesh):
-        own = [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
+        own = [
+            device
+            for device in mesh.devices.flat
+            if device.process_index == device.client.process_index()
+        ]
         self._is_whole_mesh = len(own) == mesh.size
         self._count = len(own)
         self.mesh = mesh
@@ -80,7 +84,10 @@ class OwnDevices:
         """
         if not self._count:  # nothing to compute: the arrays have no local shards
             make = jax.make_array_from_single_device_arrays
-            return lambda _: [make(placed.shape, placed.sharding, [], dtype=placed.dtype) for placed in outputs]
+            return lambda _: [
+                make(placed.shape, placed.sharding, [], dtype=placed.dtype)
+                for placed in outputs
+            ]
         inner = [self._local_view(placed) for placed in inputs]
         outer = [_sharding(self._local_view(placed)) for placed in outputs]
         spread = jax.shard_map(
@@ -93,17 +100,29 @@ class OwnDevices:
         tracing = partial(_running, self.mesh, [*inputs, *outputs])
         with tracing():
             # Request exactly these shardings: on Explicit axes JAX would normalise their specs.
-            jitted = jax.jit(spread, donate_argnums=tuple(donate), out_shardings=outer)
-            compiled: Callable[..., Sequence[jax.Array]] = jitted.lower(*inner).compile()
+            jitted = jax.jit(
+                spread, donate_argnums=tuple(donate), out_shardings=outer
+            )
+            compiled: Callable[..., Sequence[jax.Array]] = jitted.lower(
+                *inner
+            ).compile()
         # Programs that are compiled ahead of time refuse all int4 arrays on given devices, for their layout (JAX 0.10).
         # The jitted function takes them, and finds what was compiled above.
-        narrow = any(jax.dtypes.itemsize_bits(placed.dtype) < _BYTE for placed in inputs)
+        narrow = any(
+            jax.dtypes.itemsize_bits(placed.dtype) < _BYTE for placed in inputs
+        )
 
         def program(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            parts = [self._rewrapped(array, placed) for array, placed in zip(arrays, inner, strict=True)]
+            parts = [
+                self._rewrapped(array, placed)
+                for array, placed in zip(arrays, inner, strict=True)
+            ]
             with tracing() if narrow else _running():
                 results = (jitted if narrow else compiled)(*parts)
-            return [self._rewrapped(array, placed) for array, placed in zip(results, outputs, strict=True)]
+            return [
+                self._rewrapped(array, placed)
+                for array, placed in zip(results, outputs, strict=True)
+            ]
 
         return program
 
@@ -113,7 +132,11 @@ class OwnDevices:
             return placed
         rows, *columns = self.part(placed)
         shape = (self._count * rows, *columns)
-        return jax.ShapeDtypeStruct(shape, placed.dtype, sharding=NamedSharding(self.mesh, PartitionSpec(_AXIS)))
+        return jax.ShapeDtypeStruct(
+            shape,
+            placed.dtype,
+            sharding=NamedSharding(self.mesh, PartitionSpec(_AXIS)),
+        )
 
     def _rewrapped(self, array: jax.Array, placed: Placed) -> jax.Array:
         """The same shards on the same devices, as an array of another shape and mesh."""
@@ -121,24 +144,39 @@ class OwnDevices:
             return array
         with _x64_if_needed([placed]):
             parts = [shard.data for shard in array.addressable_shards]
-            return jax.make_array_from_single_device_arrays(placed.shape, _sharding(placed), parts)
+            return jax.make_array_from_single_device_arrays(
+                placed.shape, _sharding(placed), parts
+            )
 
 
 @contextmanager
-def _running(mesh: Mesh | None = None, arrays: Sequence[Placed] = ()) -> Iterator[None]:
+def _running(
+    mesh: Mesh | None = None, arrays: Sequence[Placed] = ()
+) -> Iterator[None]:
     """A context for compiled programs, which `jax.disable_jit` refuses. NaNs and infinities may be in the data.
 
     To trace a program, it also overrides the caller's current mesh, and its x64 flag if the data is 64-bit already.
     """
     quiet = jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False)
-    with quiet[0], quiet[1], quiet[2], jax.set_mesh(mesh) if mesh else nullcontext(), _x64_if_needed(arrays):
+    with (
+        quiet[0],
+        quiet[1],
+        quiet[2],
+        jax.set_mesh(mesh) if mesh else nullcontext(),
+        _x64_if_needed(arrays),
+    ):
         yield
 
 
 def _x64_if_needed(arrays: Sequence[Placed]) -> AbstractContextManager[Any]:
     """A context that enables 64-bit dtypes on this thread if one of the arrays needs them."""
-    wide = any(array.dtype in (np.int64, np.uint64, np.float64, np.complex128) for array in arrays)
-    return jax.enable_x64(True) if wide else nullcontext()
+    wide = any(
+        array.dtype in (np.int64, np.uint64, np.float64, np.complex128)
+        for array in arrays
+    )
+    if wide:
+        return jax.enable_x64(True)
+    return nullcontext()
 
 
 def _sharding(placed: Placed) -> NamedSharding:

@@ -39,12 +39,18 @@ def is_full(partition: Any) -> bool:
         UnsupportedError: (a NotImplementedError) If it is neither.
     """
     if not isinstance(partition, DataPartitionType):
-        raise UnsupportedError(f"partition={partition!r}: pass DataPartitionType.FULL or DataPartitionType.REPLICATED")
+        raise UnsupportedError(
+            f"partition={partition!r}: pass DataPartitionType.FULL or "
+            "DataPartitionType.REPLICATED"
+        )
     return partition is DataPartitionType.FULL
 
 
 def resolve_partition(
-    partition: Any, structure: Structure, shapes: Sequence[tuple[int, ...]], mesh: Mesh | PlannedMesh
+    partition: Any,
+    structure: Structure,
+    shapes: Sequence[tuple[int, ...]],
+    mesh: Mesh | PlannedMesh,
 ) -> list[PartitionSpec]:
     """Resolves `partition` into one spec per leaf of a batch, in leaf order.
 
@@ -77,7 +83,9 @@ def resolve_partition(
     try:
         given = broadcast_prefix(partition, structure, _is_spec)
     except ArgumentError as error:
-        raise ArgumentError(f"partition: {error}. Give one spec for all leaves, or one for each leaf") from None
+        raise ArgumentError(
+            f"partition: {error}. Give one spec for all leaves, or one for each leaf"
+        ) from None
     specs: list[PartitionSpec] = []
     for (entry, own), path, shape in zip(given, structure.paths, shapes, strict=True):
         spec = _as_spec(entry, mesh, path)
@@ -89,7 +97,9 @@ def resolve_partition(
     return specs
 
 
-def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: str) -> None:
+def check_spec(
+    spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: str
+) -> None:
     """Checks that the spec fits a leaf of this rank and the mesh, and uses each axis at most once.
 
     Raises:
@@ -98,32 +108,45 @@ def check_spec(spec: PartitionSpec, rank: int, sizes: Mapping[str, int], path: s
     leaf = leaf_name(path)
     if len(spec) > rank:
         raise PartitionError(
-            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} has {len(spec)} entries: use "
-            f"{_text(_truncate(spec, rank))}"
+            f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} "
+            f"has {len(spec)} entries: use {_text(_truncate(spec, rank))}"
         )
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(
-            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes: leave them out of host data"
+            f"{leaf}: {spec} has unreduced, reduced or unconstrained axes: leave "
+            "them out of host data"
         )
     axes = [axis for entry in spec for axis in axes_of(entry)]
     for axis in axes:
         if axis not in sizes:
             raise PartitionError(
-                f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has {dict(sizes)}: use one of these"
+                f"{leaf}: {_text(spec)} names the axis {axis!r}, but the mesh has "
+                f"{dict(sizes)}: use one of these"
             )
         if axes.count(axis) > 1:
-            raise PartitionError(f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can split only one dim")
+            raise PartitionError(
+                f"{leaf}: {_text(spec)} uses the axis {axis!r} twice: an axis can "
+                "split only one dim"
+            )
 
 
-def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int], path: str) -> None:
+def _check_shape(
+    spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int], path: str
+) -> None:
     for dim, entry in enumerate(spec):
         count = math.prod(sizes[axis] for axis in axes_of(entry))
         if shape[dim] % count == 0:
             continue
-        what, argument, remedy = "rows", "batch_size", f"Use a batch_size that is a multiple of {count}"
+        what = "rows"
+        argument = "batch_size"
+        remedy = f"Use a batch_size that is a multiple of {count}"
         if dim:
-            what, argument = "columns", "partition"
-            remedy = f"Pad it to a multiple of {count} in a map, or pass partition= as a tree with a spec for each leaf"
+            what = "columns"
+            argument = "partition"
+            remedy = (
+                f"Pad it to a multiple of {count} in a map, or pass partition= as a "
+                "tree with a spec for each leaf"
+            )
         raise PartitionError(
             f"{leaf_name(path)}: dim {dim} has {shape[dim]} {what}, "
             f"but {_text(spec)} splits it into {count} equal parts. {remedy}",
@@ -134,40 +157,61 @@ def _check_shape(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str
 def _default_spec(sizes: Mapping[str, int]) -> PartitionSpec:
     if len(sizes) == 1:
         return PartitionSpec(*sizes)
-    cutting = [f'"{axis}"' for axis in sizes if sizes[axis] > 1] or [f'"{next(iter(sizes))}"']
-    every = f", or over all of them: partition=P(({', '.join(cutting)}))" if len(cutting) > 1 else ""
+    cutting = [f'"{axis}"' for axis in sizes if sizes[axis] > 1] or [
+        f'"{next(iter(sizes))}"'
+    ]
+    if len(cutting) > 1:
+        every = f", or over all of them: partition=P(({', '.join(cutting)}))"
+    else:
+        every = ""
     raise PartitionError(
-        f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows over: "
-        f"partition=P({cutting[0]}){every}"
+        f"the mesh has several axes, {dict(sizes)}, so name the ones to split rows "
+        f"over: partition=P({cutting[0]}){every}"
     )
 
 
 def _is_spec(node: Any) -> bool:
     # None and strings are leaves too, so that their errors can be specific.
-    return node is None or isinstance(node, PartitionSpec | Sharding | DataPartitionType | str)
+    return node is None or isinstance(
+        node, PartitionSpec | Sharding | DataPartitionType | str
+    )
 
 
 def _as_spec(entry: Any, mesh: Mesh | PlannedMesh, path: str) -> PartitionSpec:
     if isinstance(entry, PartitionSpec):
         return entry
     if isinstance(entry, DataPartitionType):
-        return PartitionSpec(tuple(axis_sizes(mesh))) if is_full(entry) else PartitionSpec()
+        if is_full(entry):
+            return PartitionSpec(tuple(axis_sizes(mesh)))
+        return PartitionSpec()
     if isinstance(entry, NamedSharding):
         if entry.mesh != mesh:
             raise MeshError(
-                f"{leaf_name(path)}: its NamedSharding is on {entry.mesh!r}, the loader on {mesh!r}: use one mesh"
+                f"{leaf_name(path)}: its NamedSharding is on {entry.mesh!r}, the "
+                f"loader on {mesh!r}: use one mesh"
             )
         kind = entry.memory_kind
-        if kind is not None and kind != entry.mesh.devices.flat[0].default_memory().kind:
+        if (
+            kind is not None
+            and kind != entry.mesh.devices.flat[0].default_memory().kind
+        ):
             raise UnsupportedError(
-                f"{leaf_name(path)}: its partition has memory_kind={kind!r}, but batches are only placed in the "
-                "devices' default memory: leave memory_kind out"
+                f"{leaf_name(path)}: its partition has memory_kind={kind!r}, but "
+                "batches are only placed in the devices' default memory: leave "
+                "memory_kind out"
             )
         return entry.spec
     if entry is None:
-        raise PartitionError(f"{leaf_name(path)}: its partition is None: use P() to replicate")
-    hint = f"write P({entry!r})" if isinstance(entry, str) else "pass a PartitionSpec or a NamedSharding"
-    raise ArgumentError(f"{leaf_name(path)}: its partition is {entry!r}, {type_text(entry)}: {hint}")
+        raise PartitionError(
+            f"{leaf_name(path)}: its partition is None: use P() to replicate"
+        )
+    if isinstance(entry, str):
+        hint = f"write P({entry!r})"
+    else:
+        hint = "pass a PartitionSpec or a NamedSharding"
+    raise ArgumentError(
+        f"{leaf_name(path)}: its partition is {entry!r}, {type_text(entry)}: {hint}"
+    )
 
 
 def _text(spec: PartitionSpec) -> str:
@@ -176,4 +220,6 @@ def _text(spec: PartitionSpec) -> str:
 
 
 def _truncate(spec: PartitionSpec, rank: int) -> PartitionSpec:
-    return spec if len(spec) <= rank else PartitionSpec(*tuple(spec)[:rank])
+    if len(spec) <= rank:
+        return spec
+    return PartitionSpec(*tuple(spec)[:rank])

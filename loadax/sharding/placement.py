@@ -14,14 +14,29 @@ from loadax.core.casting import cast_into, leaf_name
 from loadax.errors import MeshError, PartitionError
 from loadax.sharding.constraint import broadcast_shardings
 from loadax.sharding.dtypes import host_array, placed_dtype
-from loadax.sharding.layout import Box, DimensionShare, MeshGrid, plan_leaf, share_along
-from loadax.sharding.mesh import PlannedMesh, axis_sizes, current_mesh, grid_of, resolve_mesh
+from loadax.sharding.layout import (
+    Box,
+    DimensionShare,
+    MeshGrid,
+    plan_leaf,
+    share_along,
+)
+from loadax.sharding.mesh import (
+    PlannedMesh,
+    axis_sizes,
+    current_mesh,
+    grid_of,
+    resolve_mesh,
+)
 from loadax.sharding.partition import DataPartitionType, check_spec, is_full
 from loadax.sharding.placer import Placer
 
 
 def host_to_global_device_array(
-    host_arrays: Any, *, partition: DataPartitionType = DataPartitionType.FULL, mesh: Mesh | None = None
+    host_arrays: Any,
+    *,
+    partition: DataPartitionType = DataPartitionType.FULL,
+    mesh: Mesh | None = None,
 ) -> Any:
     """Makes global arrays from each host's own rows (FULL), or from a copy on every host (REPLICATED).
 
@@ -52,12 +67,20 @@ def host_to_global_device_array(
     """
     full = is_full(partition)
     mesh = _placing_mesh(mesh)
-    spec = PartitionSpec(tuple(mesh.axis_names)) if full else PartitionSpec()
+    if full:
+        spec = PartitionSpec(tuple(mesh.axis_names))
+    else:
+        spec = PartitionSpec()
     leaves, structure = _host_leaves(host_arrays)
     for path, leaf in leaves:
         if full and leaf.ndim == 0:
-            raise PartitionError(f"{leaf_name(path)} is a scalar, {leaf}: use DataPartitionType.REPLICATED")
-    return jax.tree.unflatten(structure, _place_local(leaves, [spec] * len(leaves), mesh))
+            raise PartitionError(
+                f"{leaf_name(path)} is a scalar, {leaf}: use "
+                "DataPartitionType.REPLICATED"
+            )
+    return jax.tree.unflatten(
+        structure, _place_local(leaves, [spec] * len(leaves), mesh)
+    )
 
 
 def host_local_to_global(local_inputs: Any, mesh: Mesh, pspecs: Any) -> Any:
@@ -103,11 +126,15 @@ def _placing_mesh(mesh: Mesh | None) -> Mesh:
     resolved = current_mesh() if mesh is None else resolve_mesh(mesh)
     if resolved is None:
         raise MeshError(
-            "loadax needs a mesh: pass mesh=..., or call inside 'with jax.set_mesh(mesh):'. "
-            f"Mesh contexts are thread-local; this thread ({threading.current_thread().name!r}) has none."
+            "loadax needs a mesh: pass mesh=..., or call inside 'with "
+            "jax.set_mesh(mesh):'. Mesh contexts are thread-local; this thread "
+            f"({threading.current_thread().name!r}) has none."
         )
     if isinstance(resolved, PlannedMesh):
-        raise MeshError(f"mesh={resolved!r} is only planned and has no devices to place on: pass a jax.sharding.Mesh")
+        raise MeshError(
+            f"mesh={resolved!r} is only planned and has no devices to place on: pass "
+            "a jax.sharding.Mesh"
+        )
     return resolved
 
 
@@ -115,11 +142,16 @@ def _host_leaves(tree: Any) -> tuple[list[tuple[str, NDArray[Any]]], Any]:
     """The path and NumPy array of every leaf, and the structure."""
     keyed, structure = jax.tree.flatten_with_path(tree)
     paths = [jax.tree_util.keystr(path) for path, _ in keyed]
-    return [(path, host_array(leaf, path)) for path, (_, leaf) in zip(paths, keyed, strict=True)], structure
+    return [
+        (path, host_array(leaf, path))
+        for path, (_, leaf) in zip(paths, keyed, strict=True)
+    ], structure
 
 
 def _place_local(
-    leaves: Iterable[tuple[str, NDArray[Any]]], specs: Iterable[PartitionSpec], mesh: Mesh
+    leaves: Iterable[tuple[str, NDArray[Any]]],
+    specs: Iterable[PartitionSpec],
+    mesh: Mesh,
 ) -> list[jax.Array]:
     """Makes global arrays from host-local ones. Checks all leaves before it places the first."""
     grid = grid_of(mesh)
@@ -145,38 +177,56 @@ def _place_local(
 
 
 def _global_shape(
-    local: tuple[int, ...], shares: list[DimensionShare], spec: PartitionSpec, path: str, grid: MeshGrid
+    local: tuple[int, ...],
+    shares: list[DimensionShare],
+    spec: PartitionSpec,
+    path: str,
+    grid: MeshGrid,
 ) -> tuple[int, ...]:
     shape: list[int] = []
     for dim, (size, share) in enumerate(zip(local, shares, strict=True)):
-        few, many = int(share.counts.argmin()), int(share.counts.argmax())
+        few = int(share.counts.argmin())
+        many = int(share.counts.argmax())
         if share.counts[few] != share.counts[many]:
             raise PartitionError(
-                f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} under {spec}: "
-                f"of its {share.total} shards, process {share.processes[few]} holds {share.counts[few]} and process "
-                f"{share.processes[many]} holds {share.counts[many]}. So global sizes can't be computed from local "
-                "ones: use a loadax.Dataloader, or jax.make_array_from_callback with the global shape"
+                f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} "
+                f"under {spec}: of its {share.total} shards, process "
+                f"{share.processes[few]} holds {share.counts[few]} and process "
+                f"{share.processes[many]} holds {share.counts[many]}. So global "
+                "sizes can't be computed from local ones: use a loadax.Dataloader, "
+                "or jax.make_array_from_callback with the global shape"
             )
-        count = len(share.held) if share.total > 1 else 1
+        if share.total > 1:
+            count = len(share.held)
+        else:
+            count = 1
         if count == 0:
             raise MeshError(
-                f"{leaf_name(path)}: process {grid.process} has no device on the mesh, so the global shape can't be "
-                "computed from its data: use a mesh with devices of every process, or don't call this on that process"
+                f"{leaf_name(path)}: process {grid.process} has no device on the "
+                "mesh, so the global shape can't be computed from its data: use a "
+                "mesh with devices of every process, or don't call this on that "
+                "process"
             )
         if size % count:
             raise PartitionError(
-                f"{leaf_name(path)}: dim {dim} has local size {size}, "
-                f"but this process holds {count} of the {share.total} shards of {spec}. Pass a multiple of {count}"
+                f"{leaf_name(path)}: dim {dim} has local size {size}, but this "
+                f"process holds {count} of the {share.total} shards of {spec}. Pass "
+                f"a multiple of {count}"
             )
         shape.append(size // count * share.total)
     return tuple(shape)
 
 
-def _local_slices(box: Box, shape: tuple[int, ...], shares: list[DimensionShare]) -> tuple[slice, ...]:
+def _local_slices(
+    box: Box, shape: tuple[int, ...], shares: list[DimensionShare]
+) -> tuple[slice, ...]:
     """Maps a box of the global array to slices of the local array, in which this process's shards are concatenated."""
     slices: list[slice] = []
     for (start, stop), size, share in zip(box, shape, shares, strict=True):
         extent = size // share.total
-        first = int(np.searchsorted(share.held, start // extent)) * extent if extent else 0
+        if extent:
+            first = int(np.searchsorted(share.held, start // extent)) * extent
+        else:
+            first = 0
         slices.append(slice(first, first + stop - start))
     return tuple(slices)

@@ -43,24 +43,48 @@ class Placer:
         [0 1 2 3 4 5 6 7]
     """
 
-    def __init__(self, layout: LeafLayout, sharding: NamedSharding, dtype: Any, microbatches: int = 1):
+    def __init__(
+        self,
+        layout: LeafLayout,
+        sharding: NamedSharding,
+        dtype: Any,
+        microbatches: int = 1,
+    ):
         self._microbatches = microbatches
-        rows = layout.shape[:1] if microbatches == 1 else (microbatches, layout.shape[0] // microbatches)
+        if microbatches == 1:
+            rows = layout.shape[:1]
+        else:
+            rows = (microbatches, layout.shape[0] // microbatches)
         self.shape = (*rows, *layout.shape[1:])
         self.sharding = sharding
         self.dtype = np.dtype(dtype)
         # Boxes differ only along split dims, and only there do JAX's indices have a start.
-        dims = [dim for dim, size in enumerate(layout.shape) if any(box[dim] != (0, size) for box in layout.boxes)]
-        row_units = {0: microbatches}  # JAX's row indices are those within a microbatch
+        dims = [
+            dim
+            for dim, size in enumerate(layout.shape)
+            if any(box[dim] != (0, size) for box in layout.boxes)
+        ]
+        # JAX's row indices are those within a microbatch
+        row_units = {0: microbatches}
         box_indices = {
-            tuple(box[dim][0] // row_units.get(dim, 1) for dim in dims): index for index, box in enumerate(layout.boxes)
+            tuple(box[dim][0] // row_units.get(dim, 1) for dim in dims): index
+            for index, box in enumerate(layout.boxes)
         }
         self._split_dims = [dim + (microbatches > 1) for dim in dims]
         # JAX asks for the data of a replicated array even on a process without its devices, and discards it. These
         # broadcast zeros take no memory.
-        self._zeros = () if layout.boxes else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
+        self._zeros = (
+            ()
+            if layout.boxes
+            else (np.broadcast_to(np.zeros((), self.dtype), self.shape),)
+        )
         self._box_indices = box_indices or {(): 0}
-        self._is_64_bit = self.dtype in (np.int64, np.uint64, np.float64, np.complex128)
+        self._is_64_bit = self.dtype in (
+            np.int64,
+            np.uint64,
+            np.float64,
+            np.complex128,
+        )
         # Set after the first array was made by the public API.
         self._make: Callable[[Sequence[NDArray[Any]]], jax.Array] | None = None
 
@@ -70,11 +94,14 @@ class Placer:
         On CPU the array may alias this memory, which must not be written to while the array exists.
         """
         local_data = self._zeros or (
-            buffers if self._microbatches == 1 else [self._by_microbatch(buffer) for buffer in buffers]
+            buffers
+            if self._microbatches == 1
+            else [self._by_microbatch(buffer) for buffer in buffers]
         )
         with _explicit_transfer():
             if self._make is None:
-                array = self._make_by_callback(local_data)  # it checks shapes and dtypes, which later buffers share
+                # it checks shapes and dtypes, which later buffers share
+                array = self._make_by_callback(local_data)
                 self._make = self._fast_maker() or self._make_by_callback
                 return array
             return self._make(local_data)
@@ -83,29 +110,52 @@ class Placer:
         # The x64 flag is thread-local, and the dtype may have been chosen on another thread.
         with jax.enable_x64(True) if self._is_64_bit else nullcontext():
             return jax.make_array_from_callback(
-                self.shape, self.sharding, lambda index: local_data[self._box_index(index)], self.dtype
+                self.shape,
+                self.sharding,
+                lambda index: local_data[self._box_index(index)],
+                self.dtype,
             )
 
     def _fast_maker(self) -> Callable[[Sequence[NDArray[Any]]], jax.Array] | None:
         """A function that does the same in less than half the time, or None without it or without local devices."""
-        make = None if self._zeros else array_maker(self.shape, self.dtype, self.sharding)
+        make = (
+            None
+            if self._zeros
+            else array_maker(self.shape, self.dtype, self.sharding)
+        )
         if make is None:
             return None
-        boxes = [self._box_index(index) for index in self.sharding.addressable_devices_indices_map(self.shape).values()]
-        return make if boxes == [*range(len(boxes))] else lambda local_data: make([local_data[box] for box in boxes])
+        boxes = [
+            self._box_index(index)
+            for index in self.sharding.addressable_devices_indices_map(
+                self.shape
+            ).values()
+        ]
+        if boxes == [*range(len(boxes))]:
+            return make
+        return lambda local_data: make([local_data[box] for box in boxes])
 
     def _box_index(self, index: Any) -> int:
         """Index of the box that an index of the array refers to."""
-        return self._box_indices[tuple([index[dim].start for dim in self._split_dims])]
+        return self._box_indices[
+            tuple([index[dim].start for dim in self._split_dims])
+        ]
 
     def _by_microbatch(self, buffer: NDArray[Any]) -> NDArray[Any]:
         """Copies a box of rows into microbatch order, in which the rows of one microbatch are contiguous."""
         rows = len(buffer) // self._microbatches
-        return np.ascontiguousarray(buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1))
+        return np.ascontiguousarray(
+            buffer.reshape(rows, self._microbatches, *buffer.shape[1:]).swapaxes(0, 1)
+        )
 
 
 def _explicit_transfer() -> AbstractContextManager[None]:
     """Allows a transfer: the user's transfer guard is meant for implicit ones. Entering JAX's own context is slow."""
     config: Any = jax.config  # its attributes are made at run time
-    unguarded = config.jax_transfer_guard is None and config.jax_transfer_guard_host_to_device is None
-    return nullcontext() if unguarded else jax.transfer_guard_host_to_device("allow")
+    unguarded = (
+        config.jax_transfer_guard is None
+        and config.jax_transfer_guard_host_to_device is None
+    )
+    if unguarded:
+        return nullcontext()
+    return jax.transfer_guard_host_to_device("allow")

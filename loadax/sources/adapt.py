@@ -9,15 +9,33 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.formatting import some, type_text
-from loadax.core.spec import leaf_arrays, own_all, refuse_masked, same_memory, spec_of, stack, unmasked
+from loadax.core.spec import (
+    leaf_arrays,
+    own_all,
+    refuse_masked,
+    same_memory,
+    spec_of,
+    stack,
+    unmasked,
+)
 from loadax.core.tree import flatten, too_deep, with_values
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    Boxes,
+    Integers,
+    LeafArrays,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Child, MapChild, Traits
 from loadax.sources.checks import check_rows
 
-_READS = ("examples", "read_into")  # optional members of a user's source that read rows
+# optional members of a user's source that read rows
+_READS = ("examples", "read_into")
 _MOST_HELD = 1 << 16  # examples of a list that go into its fingerprint
 
 
@@ -51,7 +69,8 @@ class UserSource(BaseSource):
         reads = getattr(given, "concurrent_reads", None)
         if thread_safe is None and isinstance(reads, int) and reads > 1:
             thread_safe = True  # it says so
-        self._given, self._object = given, UserObject(given, thread_safe)
+        self._given = given
+        self._object = UserObject(given, thread_safe)
         self.traits = Traits(
             reads_examples=getattr(given, "examples", None) is not None,
             reads_columns=getattr(given, "read_into", None) is not None,
@@ -70,7 +89,10 @@ class UserSource(BaseSource):
 
     def __repr__(self) -> str:
         text = repr(self._given)
-        return self.type_name if " object at 0x" in text else text  # the default repr
+        # the default repr
+        if " object at 0x" in text:
+            return self.type_name
+        return text
 
     @property
     def type_name(self) -> str:
@@ -81,7 +103,9 @@ class UserSource(BaseSource):
         return self._optional("spec")
 
     def read(self, rows: Integers) -> Tree:
-        return refuse_masked(self._object.call(self._given.read, rows), f"{self.type_name}.read: leaf")
+        return refuse_masked(
+            self._object.call(self._given.read, rows), f"{self.type_name}.read: leaf"
+        )
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         examples = self._optional("examples")
@@ -99,36 +123,64 @@ class UserSource(BaseSource):
 
     def lengths(self, rows: Integers) -> Integers | None:
         lengths = self._optional("lengths")
-        return None if lengths is None else lengths(rows)
+        if lengths is None:
+            return None
+        return lengths(rows)
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
-        parts = self._object.call(self._given.read_parts, rows, starts, lengths, wanted)
-        return [unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts]
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
+        parts = self._object.call(
+            self._given.read_parts, rows, starts, lengths, wanted
+        )
+        return [
+            unmasked(part, f"{self.type_name}.read_parts: a leaf") for part in parts
+        ]
 
     def locate(self, row: int) -> list[Location]:
         locate = self._optional("locate")
-        return [] if locate is None else [Location(*location) for location in locate(row) or ()]
+        if locate is None:
+            return []
+        return [Location(*location) for location in locate(row) or ()]
 
     def documents(self, row: int) -> list[Any] | None:
         documents = self._optional("documents")
-        return None if documents is None else list(documents(row) or ()) or None
+        if documents is None:
+            return None
+        return list(documents(row) or ()) or None
 
     @property
     def addresses(self) -> Sequence[str]:
         given = self._optional("addresses")
-        return [os.fspath(address) for address in ([given] if isinstance(given, str | os.PathLike) else given or ())]
+        return [
+            os.fspath(address)
+            for address in (
+                [given] if isinstance(given, str | os.PathLike) else given or ()
+            )
+        ]
 
     def some_files(self, most: int) -> Sequence[str] | None:
         some_files = self._optional("some_files")
-        return None if some_files is None else some_files(most)
+        if some_files is None:
+            return None
+        return some_files(most)
 
     def held(self, most: int) -> Iterable[Array]:
         arrays = self._optional("held")
-        return arrays(most) if callable(arrays) else ()  # `held` is a common attribute name
+        # `held` is a common attribute name
+        if callable(arrays):
+            return arrays(most)
+        return ()
 
     @cached_property
-    def children(self) -> Sequence[Child]:  # cached so that each child keeps its identity
-        map_children, children = self._optional("map_children"), []
+    # cached so that each child keeps its identity
+    def children(self) -> Sequence[Child]:
+        map_children = self._optional("map_children")
+        children = []
 
         def look(source: Any, times: float) -> Any:
             children.append(Child("", as_source(source), None, times))
@@ -152,8 +204,14 @@ class UserSource(BaseSource):
     def _optional(self, name: str) -> Any:
         member = getattr(self._given, name, None)
         # Until the first read, the others don't tell whether it opens a handle.
-        in_turn = name in _READS or self._object.handle is not None or self._object.thread_safe is False
-        return partial(self._object.call, member) if in_turn and callable(member) else member
+        in_turn = (
+            name in _READS
+            or self._object.handle is not None
+            or self._object.thread_safe is False
+        )
+        if in_turn and callable(member):
+            return partial(self._object.call, member)
+        return member
 
 
 @final
@@ -172,21 +230,27 @@ class ObjectSource(BaseSource):
     def __init__(self, items: Any, thread_safe: bool | None = None):
         if isinstance(items, type) and hasattr(items, "__getitem__"):
             raise ArgumentError(
-                f"the data is the class {items.__name__}, which has no rows; pass an object of it: {items.__name__}(…)"
+                f"the data is the class {items.__name__}, which has no rows; pass an "
+                f"object of it: {items.__name__}(…)"
             )
-        missing = [name for name in ("__len__", "__getitem__") if not hasattr(items, name)]
+        missing = [
+            name for name in ("__len__", "__getitem__") if not hasattr(items, name)
+        ]
         if missing and callable(items) and not isinstance(items, type):
             raise ArgumentError(
-                f"the data is {type_text(items)}, which is called for its rows; if it returns an iterator of them, it "
-                "is a stream: from_stream(lambda lane, lanes: FUNCTION(), lanes=1); pass what it returns otherwise"
+                f"the data is {type_text(items)}, which is called for its rows; if "
+                "it returns an iterator of them, it is a stream: from_stream(lambda "
+                "lane, lanes: FUNCTION(), lanes=1); pass what it returns otherwise"
             )
         if missing:
             raise ArgumentError(
-                f"the data is {type_text(items)} without {' and '.join(missing)}, "
-                "so it has no random access; pass a Source (with read, __len__ and spec), "
-                "or any object with __len__ and __getitem__: a generator as list(…)"
+                f"the data is {type_text(items)} without {' and '.join(missing)}, so "
+                "it has no random access; pass a Source (with read, __len__ and "
+                "spec), or any object with __len__ and __getitem__: a generator as "
+                "list(…)"
             )
-        self._items, self._object = items, UserObject(items, thread_safe)
+        self._items = items
+        self._object = UserObject(items, thread_safe)
         self._many = getattr(items, "__getitems__", None)
 
     def when_called(self, thread_safe: bool | None) -> "ObjectSource":
@@ -203,8 +267,12 @@ class ObjectSource(BaseSource):
         """Leaves of the examples of a list or tuple, or of evenly spaced ones."""
         if not isinstance(self._items, list | tuple) or not len(self):
             return
-        numbers = np.unique(np.linspace(0, len(self) - 1, min(len(self), _MOST_HELD)).astype(np.int64)).tolist()
-        each_bytes = max(1, sum(leaf.nbytes for leaf in self._held(numbers[len(numbers) // 2])))
+        numbers = np.unique(
+            np.linspace(0, len(self) - 1, min(len(self), _MOST_HELD)).astype(np.int64)
+        ).tolist()
+        each_bytes = max(
+            1, sum(leaf.nbytes for leaf in self._held(numbers[len(numbers) // 2]))
+        )
         step = max(1, -(-len(numbers) * each_bytes // most))
         for row in numbers[::step]:
             yield from self._held(row)
@@ -231,12 +299,18 @@ class ObjectSource(BaseSource):
 
     def _examples(self, rows: list[int]) -> list[Tree]:
         examples = all_with_arrays(self._object.call(self._given, rows))
-        missing = [row for row, example in zip(rows, examples, strict=True) if example is None]
+        missing = [
+            row
+            for row, example in zip(rows, examples, strict=True)
+            if example is None
+        ]
         if missing:
             raise LeafError(
-                f"row {missing[0]}: {type(self._items).__name__} returned None instead of an example; "
-                "return one for every row, or leave the others out, which holds all examples in memory: "
-                "loadax.from_source([data[row] for row in range(len(data)) if data[row] is not None])"
+                f"row {missing[0]}: {type(self._items).__name__} returned None "
+                "instead of an example; return one for every row, or leave the "
+                "others out, which holds all examples in memory: "
+                "loadax.from_source([data[row] for row in range(len(data)) if "
+                "data[row] is not None])"
             )
         return examples
 
@@ -246,26 +320,39 @@ class ObjectSource(BaseSource):
         try:
             examples = self._many(rows)
         except Exception as error:
-            error.add_note(f"loadax: in {type(self._items).__name__}.__getitems__([{some(rows)}])")
+            error.add_note(
+                "loadax: in "
+                f"{type(self._items).__name__}.__getitems__([{some(rows)}])"
+            )
             raise
         if not isinstance(examples, list) or len(examples) != len(rows):
-            got = f"{len(examples)}" if hasattr(examples, "__len__") else "no"
+            if hasattr(examples, "__len__"):
+                got = f"{len(examples)}"
+            else:
+                got = "no"
             raise SourceError(
-                f"{type(self._items).__name__}.__getitems__ returned {type_text(examples)} of {got} entries "
-                f"for {len(rows)} rows; it must return a list with one example for each row"
+                f"{type(self._items).__name__}.__getitems__ returned "
+                f"{type_text(examples)} of {got} entries for {len(rows)} rows; it "
+                "must return a list with one example for each row"
             )
         return examples
 
     def _one_by_one(self, rows: list[int]) -> list[Tree]:
         items = self._items
         examples = each_item(items, rows, lambda index: f"[{rows[index]}]")
-        if len(rows) > 1 and rows[0] != rows[1] and _share_memory(examples[0], examples[1]):
+        if (
+            len(rows) > 1
+            and rows[0] != rows[1]
+            and _share_memory(examples[0], examples[1])
+        ):
             # The object reuses one buffer for every row, which now contains the last one.
             return [own_all([items[row]], [row])[0] for row in rows]
         return examples
 
 
-def each_item(items: Any, rows: Iterable[int], text: Callable[[int], str]) -> list[Tree]:
+def each_item(
+    items: Any, rows: Iterable[int], text: Callable[[int], str]
+) -> list[Tree]:
     """The items at rows, in turn; an error gets a note with the text of the index among `rows`."""
     examples: list[Tree] = []
     keep = examples.append
@@ -293,7 +380,9 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
     kinds = {*map(type, examples)}
     if kinds == {dict}:
         kinds = {*map(type, chain.from_iterable(map(dict.values, examples)))}
-    if _LISTS.isdisjoint(kinds) and not any(issubclass(kind, Mapping) for kind in kinds):
+    if _LISTS.isdisjoint(kinds) and not any(
+        issubclass(kind, Mapping) for kind in kinds
+    ):
         return examples
     try:
         return list(map(with_arrays, examples))
@@ -304,18 +393,24 @@ def all_with_arrays(examples: list[Tree]) -> list[Tree]:
 def with_arrays(example: Tree) -> Tree:
     """Converts each list of numbers, which Hugging Face and JSON use in place of arrays, to an array."""
     if isinstance(example, Mapping):
-        return with_values(example, {key: with_arrays(value) for key, value in example.items()})
+        return with_values(
+            example, {key: with_arrays(value) for key, value in example.items()}
+        )
     if type(example) is tuple:
         return tuple(map(with_arrays, example))
     if type(example) is not list or not _numeric(example):
         return example
     try:
         return np.asarray(example)
-    except ValueError:  # lists of different lengths, or nested deeper than arrays can be
+    except (
+        ValueError
+    ):  # lists of different lengths, or nested deeper than arrays can be
         return example
 
 
 def _numeric(items: list[Any]) -> bool:
     return bool(items) and all(
-        isinstance(item, int | float | np.number) or (type(item) is list and _numeric(item)) for item in items
+        isinstance(item, int | float | np.number)
+        or (type(item) is list and _numeric(item))
+        for item in items
     )

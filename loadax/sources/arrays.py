@@ -32,11 +32,15 @@ class ArraySource(BaseSource):
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree)
         paths = self._structure.paths
-        self._arrays = [_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        self._arrays = [
+            _leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)
+        ]
         self._length = common_length(paths, [len(array) for array in self._arrays])
         self.spec = self._structure.build(array.spec for array in self._arrays)
         far = any(array.far for array in self._arrays)
-        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if far else 1)
+        self.traits = Traits(
+            owns_memory=True, reads_columns=True, concurrent_reads=4 if far else 1
+        )
 
     def __repr__(self) -> str:
         return f"arrays {' and '.join(sorted(set(map(repr, self._arrays))))}"
@@ -54,7 +58,9 @@ class ArraySource(BaseSource):
     @property
     def memory(self) -> Sequence[Array] | None:
         arrays: list[Any] = [array.memory for array in self._arrays]
-        return None if any(array is None for array in arrays) else arrays
+        if any(array is None for array in arrays):
+            return None
+        return arrays
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row's leaves, with the byte range where the row is contiguous."""
@@ -67,7 +73,10 @@ class ArraySource(BaseSource):
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, self._length)
-        out: list[Any] = [np.empty((len(rows), *array.spec.shape), array.spec.dtype) for array in self._arrays]
+        out: list[Any] = [
+            np.empty((len(rows), *array.spec.shape), array.spec.dtype)
+            for array in self._arrays
+        ]
         for array, destination in zip(self._arrays, out, strict=True):
             array.read_into(rows, array.whole, destination)
         return self._structure.build(out)
@@ -78,7 +87,9 @@ class ArraySource(BaseSource):
             if columns is not None and destination is not None:
                 array.read_into(rows, columns, destination)
 
-    def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
+    def read_runs_into(
+        self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs
+    ) -> None:
         if every > 1:
             super().read_runs_into(first, count, every, boxes, out)
             return
@@ -90,7 +101,9 @@ class ArraySource(BaseSource):
 
 def _leaf(leaf: Any, path: str) -> ArrayLeaf:
     """A leaf of a tree, unless it reads its entries itself already, as those in files do."""
-    return leaf if hasattr(leaf, "runs_into") else MemoryArray(_as_array(leaf, f"leaf {path or 'given'}"))
+    if hasattr(leaf, "runs_into"):
+        return leaf
+    return MemoryArray(_as_array(leaf, f"leaf {path or 'given'}"))
 
 
 def _as_array(leaf: Any, name: str) -> Array:
@@ -101,10 +114,14 @@ def _as_array(leaf: Any, name: str) -> Array:
         array = library_array(leaf, name)
     if array.ndim == 0:
         raise SourceError(
-            f"{name} is a scalar, {type(leaf).__name__} {shown(leaf)}, without rows; give it a first dimension"
+            f"{name} is a scalar, {type(leaf).__name__} {shown(leaf)}, without rows; "
+            "give it a first dimension"
         )
     array = unmasked(array, name)
-    return array.astype(object) if array.dtype.kind == "T" else array  # NumPy's StringDType, which has no byte order
+    # NumPy's StringDType, which has no byte order
+    if array.dtype.kind == "T":
+        return array.astype(object)
+    return array
 
 
 def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[Array]:
@@ -118,4 +135,8 @@ def some_rows(array: Array, total: int, most: int) -> Array:
     """Samples evenly spaced rows of an array, so that arrays of `total` bytes in all shrink to `most` bytes."""
     if total <= most:
         return array
-    return array[np.linspace(0, len(array) - 1, max(2, int(len(array) * (most / total)))).astype(np.int64)]
+    return array[
+        np.linspace(
+            0, len(array) - 1, max(2, int(len(array) * (most / total)))
+        ).astype(np.int64)
+    ]

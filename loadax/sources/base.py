@@ -15,7 +15,18 @@ import numpy as np
 from loadax.core.spec import split_rows
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Columns, Integers, LeafArrays, Location, Order, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    Boxes,
+    Columns,
+    Integers,
+    LeafArrays,
+    Location,
+    Order,
+    Outputs,
+    Tree,
+    Visits,
+)
 
 _Leaf = TypeVar("_Leaf")
 
@@ -58,10 +69,16 @@ def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
 
-def asked_for(leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs) -> list[tuple[_Leaf, Columns, Array]]:
+def asked_for(
+    leaves: Iterable[_Leaf], boxes: Boxes, out: Outputs
+) -> list[tuple[_Leaf, Columns, Array]]:
     """The leaves that `read_into` is asked for, each with its columns and its destination."""
     every = zip(leaves, boxes, out, strict=True)
-    return [(leaf, columns, into) for leaf, columns, into in every if columns is not None and into is not None]
+    return [
+        (leaf, columns, into)
+        for leaf, columns, into in every
+        if columns is not None and into is not None
+    ]
 
 
 # What the numbers of leaves mean, by their keys joined by dots: `classes`, a list of names, or `units`
@@ -118,7 +135,11 @@ def joint_traits(parts: Sequence[Traits]) -> Traits:
         random=any(part.random for part in parts),
         num_maps=max(part.num_maps for part in parts),
         runs_python=any(part.runs_python for part in parts),
-        attributes={path: each for path, each in first.items() if all(other.get(path) == each for other in others)},
+        attributes={
+            path: each
+            for path, each in first.items()
+            if all(other.get(path) == each for other in others)
+        },
         shared_by=next((part.shared_by for part in parts if part.shared_by), ""),
     )
 
@@ -143,12 +164,20 @@ class BaseSource:
     @property
     def classes(self) -> Any:
         """Names of the categories of each leaf of categories, by number."""
-        return {path: each["classes"] for path, each in self.traits.attributes.items() if "classes" in each}
+        return {
+            path: each["classes"]
+            for path, each in self.traits.attributes.items()
+            if "classes" in each
+        }
 
     @property
     def units(self) -> dict[str, str]:
         """Units of each leaf that has some, such as the Arrow type of times, whose ints count its unit."""
-        return {path: each["units"] for path, each in self.traits.attributes.items() if "units" in each}
+        return {
+            path: each["units"]
+            for path, each in self.traits.attributes.items()
+            if "units" in each
+        }
 
     # Whether an order with `parts` has one for each child, as those of `concat`, `mix` and `zip` have.
     in_parts = False
@@ -178,7 +207,10 @@ class BaseSource:
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads the rows as a list of trees that own their memory, so that a map may write to them."""
         batch = self.read_visits(visits)
-        return split_rows(batch if self.traits.owns_memory else map_leaves(np.array, batch), len(visits.rows))
+        return split_rows(
+            batch if self.traits.owns_memory else map_leaves(np.array, batch),
+            len(visits.rows),
+        )
 
     def lend_examples(self, visits: Visits) -> list[Tree]:
         """As `read_examples`, or without a copy: the caller neither writes to the examples nor keeps them."""
@@ -186,20 +218,30 @@ class BaseSource:
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Reads columns of rows into memory; see `loadax.protocols.Source`."""
-        for leaf, columns, destination in asked_for(flatten(self.read(rows))[0], boxes, out):
+        for leaf, columns, destination in asked_for(
+            flatten(self.read(rows))[0], boxes, out
+        ):
             index: Any = (slice(None), *(slice(*column) for column in columns))
             destination[...] = np.asarray(leaf)[index]
 
-    def read_runs_into(self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs) -> None:
+    def read_runs_into(
+        self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs
+    ) -> None:
         """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
         flat = [
             # Not every view can be reshaped without a copy.
-            None if destination is None else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
+            None
+            if destination is None
+            else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
             for destination in out
         ]
         self.read_into(run_rows(first, count, every), boxes, flat)
         for values, destination in zip(flat, out, strict=True):
-            if values is not None and destination is not None and not np.may_share_memory(values, destination):
+            if (
+                values is not None
+                and destination is not None
+                and not np.may_share_memory(values, destination)
+            ):
                 destination[...] = values.reshape(destination.shape)
 
     @property
@@ -219,9 +261,18 @@ class BaseSource:
         """Sums of the squared lengths of the segments of packed rows, float64[n]; None if rows are not packed."""
         return None
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:  # noqa: ARG002
+    def read_parts(
+        self,
+        rows: Integers,  # noqa: ARG002
+        starts: Integers,  # noqa: ARG002
+        lengths: Integers,  # noqa: ARG002
+        wanted: Sequence[bool],  # noqa: ARG002
+    ) -> LeafArrays:
         """Reads parts of documents, concatenated, as one array per wanted leaf; see `loadax.protocols.Source`."""
-        raise SourceError(f"{self.type_name} can't read parts of its documents; read whole documents")
+        raise SourceError(
+            f"{self.type_name} can't read parts of its documents; read whole "
+            "documents"
+        )
 
     def padded(self, pad: Any) -> "BaseSource | None":  # noqa: ARG002
         """This source with rows padded by a `Pad` as they are read; None: they are padded afterwards."""
@@ -238,8 +289,15 @@ class BaseSource:
     def locate(self, row: int) -> list[Location]:
         """Files that a row comes from, as far as they are known: here those of its rows below."""
         below = self.rows_below(np.array([row]))
-        rows = [] if below is None else below[1].tolist()
-        return [location for inner in rows for location in self.children[0].source.locate(inner)]
+        if below is None:
+            rows = []
+        else:
+            rows = below[1].tolist()
+        return [
+            location
+            for inner in rows
+            for location in self.children[0].source.locate(inner)
+        ]
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:  # noqa: ARG002
         """Locates like `locate`, for a source whose rows may depend on the epoch (see `random`)."""
@@ -290,7 +348,9 @@ class BaseSource:
         if below is None:
             return []
         asked, rows = below
-        return [Below(self.children[0].source, asked, Visits(rows, visits.epochs[asked]))]
+        return [
+            Below(self.children[0].source, asked, Visits(rows, visits.epochs[asked]))
+        ]
 
     @property
     def rows_probed(self) -> int:
@@ -315,7 +375,8 @@ class WrapperSource(BaseSource, ABC):
     """
 
     def __init__(self, source: BaseSource):
-        self._source, self.traits = source, source.traits
+        self._source = source
+        self.traits = source.traits
 
     @abstractmethod
     def _over(self, source: BaseSource) -> BaseSource:
@@ -346,7 +407,9 @@ class WrapperSource(BaseSource, ABC):
 
     def keep_chunks(self, count: int) -> BaseSource | None:
         kept = self._source.keep_chunks(count)
-        return None if kept is None else self._over(kept)
+        if kept is None:
+            return None
+        return self._over(kept)
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._source.lengths(rows)
@@ -354,7 +417,13 @@ class WrapperSource(BaseSource, ABC):
     def squared_lengths(self, rows: Integers) -> Array | None:
         return self._source.squared_lengths(rows)
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         return self._source.read_parts(rows, starts, lengths, wanted)
 
     def locate_visit(self, row: int, epoch: int) -> list[Location]:
@@ -378,13 +447,21 @@ class WrapperSource(BaseSource, ABC):
         return self._source.describe()
 
 
-def scatter_into(source: BaseSource, rows: Integers, boxes: Boxes, out: Outputs, places: Integers) -> None:
+def scatter_into(
+    source: BaseSource, rows: Integers, boxes: Boxes, out: Outputs, places: Integers
+) -> None:
     """Reads columns of rows into the rows `places` of `out`, ascending and not empty; see `BaseSource.read_into`."""
-    first, end = int(places[0]), int(places[-1]) + 1
+    first = int(places[0])
+    end = int(places[-1]) + 1
     if end - first == len(places):
-        source.read_into(rows, boxes, [None if into is None else into[first:end] for into in out])
+        source.read_into(
+            rows, boxes, [None if into is None else into[first:end] for into in out]
+        )
         return
-    read = [None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype) for into in out]
+    read = [
+        None if into is None else np.empty((len(rows), *into.shape[1:]), into.dtype)
+        for into in out
+    ]
     source.read_into(rows, boxes, read)
     for into, values in zip(out, read, strict=True):
         if into is not None:
@@ -398,7 +475,9 @@ def walk(source: BaseSource) -> Iterator[BaseSource]:
         yield from walk(child.source)
 
 
-def all_parts(source: BaseSource, name: str = "", first_row: int = 0) -> Iterator[tuple[str, BaseSource, int]]:
+def all_parts(
+    source: BaseSource, name: str = "", first_row: int = 0
+) -> Iterator[tuple[str, BaseSource, int]]:
     """A source, and all below it whose rows are rows of it: their names as a path, and their first rows."""
     yield name, source, first_row
     for child in source.children:
@@ -409,10 +488,19 @@ def all_parts(source: BaseSource, name: str = "", first_row: int = 0) -> Iterato
 
 def inner_functions(source: BaseSource) -> list[Callable[..., Any]]:
     """Functions of the maps inside of a source, such as those of the documents that are packed."""
-    return [transform.function for each in walk(source) for child in each.children for transform in child.maps]
+    return [
+        transform.function
+        for each in walk(source)
+        for child in each.children
+        for transform in child.maps
+    ]
 
 
-def map_bottom(source: BaseSource, wrap: Callable[[BaseSource, float], BaseSource], times: float = 1.0) -> BaseSource:
+def map_bottom(
+    source: BaseSource,
+    wrap: Callable[[BaseSource, float], BaseSource],
+    times: float = 1.0,
+) -> BaseSource:
     """Replaces each childless source below `source`.
 
     Args:
@@ -422,4 +510,6 @@ def map_bottom(source: BaseSource, wrap: Callable[[BaseSource, float], BaseSourc
     """
     if not source.children:
         return wrap(source, times)
-    return source.map_children(lambda child: map_bottom(child.source, wrap, times * child.reads_per_row))
+    return source.map_children(
+        lambda child: map_bottom(child.source, wrap, times * child.reads_per_row)
+    )

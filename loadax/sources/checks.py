@@ -26,12 +26,21 @@ def check_rows(rows: Any, length: int, noun: str = "row") -> Integers:
     rows = np.asarray(rows)
     if rows.dtype is not _INT64 or rows.ndim != 1:
         if rows.dtype.kind not in "iu" and rows.size:
-            raise RowIndexError(f"{noun}s are {rows.dtype}; pass integers (for a mask: numpy.flatnonzero(mask))")
+            raise RowIndexError(
+                f"{noun}s are {rows.dtype}; pass integers (for a mask: "
+                "numpy.flatnonzero(mask))"
+            )
         rows = rows.astype(np.int64, copy=False).reshape(-1)
     # Viewed as unsigned, negative rows are huge: one pass over the rows finds both kinds.
     if rows.size and int(rows.view(np.uint64).max()) >= length:
-        wrong = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
-        raise RowIndexError(f"{noun} {wrong} is out of range: {noun}s are at least 0 and below {length}")
+        if int(rows.min()) < 0:
+            wrong = int(rows.min())
+        else:
+            wrong = int(rows.max())
+        raise RowIndexError(
+            f"{noun} {wrong} is out of range: {noun}s are at least 0 and below "
+            f"{length}"
+        )
     return rows
 
 
@@ -46,10 +55,14 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
     for spec, path in zip(specs, structure.paths, strict=True):
         try:
             out.append(np.empty((len(rows), *spec.shape), spec.dtype))
-        except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+        except (
+            MemoryError,
+            ValueError,
+        ) as error:  # ValueError: beyond the address space
             raise SourceError(
-                f"{f'leaf {path}' if path else 'the data'}: there is not enough memory for {len(rows)} rows of "
-                f"{spec.dtype}{list(spec.shape)}, {size_text(spec.nbytes)} each; check its shape"
+                f"{f'leaf {path}' if path else 'the data'}: there is not enough "
+                f"memory for {len(rows)} rows of {spec.dtype}{list(spec.shape)}, "
+                f"{size_text(spec.nbytes)} each; check its shape"
             ) from error
     source.read_into(rows, [all_columns(spec.shape) for spec in specs], out)
     return structure.build(out)
@@ -57,7 +70,8 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
 
 def with_leaves(source: _Source, leaves: Tree) -> _Source:
     """A copy of a source of a tree of arrays with some of them; see `BaseSource.keep_leaves`."""
-    other, known = copy.copy(source), vars(source)
+    other = copy.copy(source)
+    known = vars(source)
     indices, structure = flatten(leaves)
     specs = flatten_spec(known["spec"])[0]
     arrays = [known["_arrays"][index] for index in indices]
@@ -75,8 +89,13 @@ def common_length(paths: Sequence[str], lengths: Sequence[int]) -> int:
     if not lengths:
         raise SourceError("the data has no arrays; pass at least one leaf")
     if len(set(lengths)) > 1:
-        shown = ", ".join(f"{path}: {length}" for path, length in zip(paths, lengths, strict=True))
-        raise SourceError(f"the leaves have different numbers of rows ({shown}); dim 0 of every leaf must be equal")
+        shown = ", ".join(
+            f"{path}: {length}" for path, length in zip(paths, lengths, strict=True)
+        )
+        raise SourceError(
+            f"the leaves have different numbers of rows ({shown}); dim 0 of every "
+            "leaf must be equal"
+        )
     return lengths[0]
 
 
@@ -94,12 +113,17 @@ def chunk_starts(source: BaseSource) -> Integers | range | None:
     if isinstance(starts, range):
         good = starts.start == 0 and starts.step > 0 and starts[-1] < length
     else:
-        good = starts.dtype.kind in "iu" and starts.ndim == 1 and starts[0] == 0 and starts[-1] < length
+        good = (
+            starts.dtype.kind in "iu"
+            and starts.ndim == 1
+            and starts[0] == 0
+            and starts[-1] < length
+        )
         good = good and bool((np.diff(starts) > 0).all())
     if not good:
         raise SourceError(
-            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks begin: "
-            f"ascending ints from 0, below {length}"
+            f"{source.type_name}.chunks is {given!r}; give the rows at which chunks "
+            f"begin: ascending ints from 0, below {length}"
         )
     return starts if isinstance(starts, range) else starts.astype(np.int64)
 

@@ -19,7 +19,9 @@ from loadax.files.paths import BUCKETS, local_path
 from loadax.sources.format import Format
 from loadax.sources.neighbours import is_companion, is_hidden
 
-_BRACE = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}")
+_BRACE = re.compile(
+    r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<names>[^{},]*(?:,[^{},]*)+))\}"
+)
 _MOST_FILES = 10_000_000  # of a brace pattern
 
 
@@ -56,10 +58,16 @@ def expand(given: Any, kind: Format, files: Files) -> list[str]:
         UnsupportedError: When an entry is a URL, and this kind is read only locally.
     """
     wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.noun}"
-    paths = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        paths = list(given)
+    else:
+        paths = [given]
     if not paths:
         raise ArgumentError(f"{kind.argument}={given!r} is empty; pass {wanted}")
-    given_texts = [checked_path(kind.argument, path, f"{wanted}, or a list of these") for path in paths]
+    given_texts = [
+        checked_path(kind.argument, path, f"{wanted}, or a list of these")
+        for path in paths
+    ]
     texts = [text for given_text in given_texts for text in _braces(given_text)]
     if kind.local_only is None:
         texts = _folders_marked(texts, kind, files)
@@ -77,7 +85,9 @@ def _braces(text: str) -> list[str]:
         return [text]
     count = math.prod(_alternatives(found)[0] for found in _BRACE.finditer(text))
     if count > _MOST_FILES:
-        raise ArgumentError(f"{text}: these are {count:,} files; pass a folder or a pattern")
+        raise ArgumentError(
+            f"{text}: these are {count:,} files; pass a folder or a pattern"
+        )
     return _expanded(text)
 
 
@@ -86,7 +96,11 @@ def _expanded(text: str) -> list[str]:
     if found is None:
         return [text]
     _, parts = _alternatives(found)
-    return [path for part in parts for path in _expanded(text[: found.start()] + part + text[found.end() :])]
+    return [
+        path
+        for part in parts
+        for path in _expanded(text[: found.start()] + part + text[found.end() :])
+    ]
 
 
 def _alternatives(found: re.Match[str]) -> tuple[int, Iterator[str]]:
@@ -94,16 +108,28 @@ def _alternatives(found: re.Match[str]) -> tuple[int, Iterator[str]]:
     if found["first"] is None:
         names = found["names"].split(",")
         return len(names), iter(names)
-    first, last = int(found["first"]), int(found["last"])
-    padded = any(len(end) > 1 and end.startswith("0") for end in (found["first"], found["last"]))
-    width = max(len(found["first"]), len(found["last"])) if padded else 1
-    numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
+    first = int(found["first"])
+    last = int(found["last"])
+    padded = any(
+        len(end) > 1 and end.startswith("0")
+        for end in (found["first"], found["last"])
+    )
+    if padded:
+        width = max(len(found["first"]), len(found["last"]))
+    else:
+        width = 1
+    if first <= last:
+        numbers = range(first, last + 1)
+    else:
+        numbers = range(first, last - 1, -1)
     return abs(last - first) + 1, (f"{number:0{width}}" for number in numbers)
 
 
 def file_name(location: str) -> str:
     """Returns the last part of a path or URL, without a URL's query."""
-    return PurePosixPath(urlsplit(location).path if "://" in location else location).name
+    return PurePosixPath(
+        urlsplit(location).path if "://" in location else location
+    ).name
 
 
 def _folders_marked(texts: list[str], kind: Format, files: Files) -> list[str]:
@@ -111,8 +137,17 @@ def _folders_marked(texts: list[str], kind: Format, files: Files) -> list[str]:
 
     Of URLs that have the names of files, the others are requested only if the first one is a folder.
     """
-    urls = [text for text in texts if urlsplit(text).scheme in BUCKETS and not text.endswith("/") and "*" not in text]
-    folders = _folders([url for url in urls if url == urls[0] or not kind.belongs(file_name(url))], files)
+    urls = [
+        text
+        for text in texts
+        if urlsplit(text).scheme in BUCKETS
+        and not text.endswith("/")
+        and "*" not in text
+    ]
+    folders = _folders(
+        [url for url in urls if url == urls[0] or not kind.belongs(file_name(url))],
+        files,
+    )
     if folders & set(urls[:1]):
         folders = _folders(urls, files)
     return [f"{text}/" if text in folders else text for text in texts]
@@ -131,12 +166,21 @@ def _expand(path: str, kind: Format, files: Files) -> list[str]:
     if local is None and kind.local_only is not None:
         raise UnsupportedError(f"{path}: {kind.local_only}")
     if path.endswith("/") if local is None else local.is_dir():
-        return _of_folder(ListedPath(path if local is None else f"{local}/", ()), kind, files)
-    is_pattern = "*" in path if local is None else glob.has_magic(str(local)) and not local.exists()
-    return _of_pattern(path, kind, files) if is_pattern else [path if local is None else str(local)]
+        return _of_folder(
+            ListedPath(path if local is None else f"{local}/", ()), kind, files
+        )
+    if local is None:
+        is_pattern = "*" in path
+    else:
+        is_pattern = glob.has_magic(str(local)) and not local.exists()
+    if is_pattern:
+        return _of_pattern(path, kind, files)
+    return [path if local is None else str(local)]
 
 
-def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = False) -> list[str]:
+def _of_folder(
+    folder: ListedPath, kind: Format, files: Files, within: bool = False
+) -> list[str]:
     """The files of a kind in a folder, and in its folders with the name of such a file, as Spark writes.
 
     Args:
@@ -145,19 +189,34 @@ def _of_folder(folder: ListedPath, kind: Format, files: Files, within: bool = Fa
         files: Reader.
         within: Whether it has the name of a file itself: then it may be empty, and has no further such folders.
     """
-    shown = folder.location if "://" in folder.location else folder.location.rstrip("/")
-    entries = [ListedPath(location, [_parts(location)[-1]]) for location in files.names(folder.location)]
+    if "://" in folder.location:
+        shown = folder.location
+    else:
+        shown = folder.location.rstrip("/")
+    entries = [
+        ListedPath(location, [_parts(location)[-1]])
+        for location in files.names(folder.location)
+    ]
     visible = [entry for entry in entries if not is_hidden(entry.name)]
     kept = [entry for entry in visible if kind.belongs(entry.name)]
     found = [entry.location for entry in kept if not entry.is_folder]
     for entry in kept if not within else ():
         if _is_like_file(entry, kind):
             found += _of_folder(entry, kind, files, within=True)
-    _tell(shown, [entry for entry in entries if is_hidden(entry.name) or is_companion(entry.name)])
+    _tell(
+        shown,
+        [
+            entry
+            for entry in entries
+            if is_hidden(entry.name) or is_companion(entry.name)
+        ],
+    )
     if not found and (visible or not within):
         names = some(sorted(entry.name for entry in entries)) or "nothing"
         instead = f"pass the files, or a pattern such as {shown}/**/*"
-        raise SourceError(f"{shown}: the folder has no {kind.lacks}, but {names}; {instead}")
+        raise SourceError(
+            f"{shown}: the folder has no {kind.lacks}, but {names}; {instead}"
+        )
     return sorted(found)
 
 
@@ -165,19 +224,43 @@ def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
     """The files that match a pattern, and those in folders that match and have the name of a file of the kind."""
     pattern, entries = _entries_at(path, files)
     # A pattern of all names stands for the files that a folder does.
-    whole = pattern[-1] in ("*", "**") and any(kind.belongs(entry.name) for entry in entries if not entry.is_folder)
-    taken = [_is_taken(entry, pattern, kind) and (kind.belongs(entry.name) or not whole) for entry in entries]
-    found = {entry.location for entry in compress(entries, taken) if not entry.is_folder}
-    folders = [entry for entry in compress(entries, taken) if _is_like_file(entry, kind)]
-    above = {str(parent) for file in found if folders for parent in PurePosixPath(file).parents}
+    whole = pattern[-1] in ("*", "**") and any(
+        kind.belongs(entry.name) for entry in entries if not entry.is_folder
+    )
+    taken = [
+        _is_taken(entry, pattern, kind) and (kind.belongs(entry.name) or not whole)
+        for entry in entries
+    ]
+    found = {
+        entry.location for entry in compress(entries, taken) if not entry.is_folder
+    }
+    folders = [
+        entry for entry in compress(entries, taken) if _is_like_file(entry, kind)
+    ]
+    above = {
+        str(parent)
+        for file in found
+        if folders
+        for parent in PurePosixPath(file).parents
+    }
     for folder in folders:  # whose files don't match the pattern themselves
         if str(PurePosixPath(folder.location)) not in above:
             found.update(_of_folder(folder, kind, files, within=True))
-    aside = [entry for entry, keep in zip(entries, taken, strict=True) if not keep and not entry.is_folder]
+    aside = [
+        entry
+        for entry, keep in zip(entries, taken, strict=True)
+        if not keep and not entry.is_folder
+    ]
     _tell(path, aside)
     if not found:
         names = some(sorted(entry.location for entry in entries), 3)
-        but = f", but folders, hidden files, indices or backups: {names}; pass these themselves" if entries else ""
+        if entries:
+            but = (
+                f", but folders, hidden files, indices or backups: {names}; pass "
+                "these themselves"
+            )
+        else:
+            but = ""
         raise SourceError(f"{path}: no file matches this pattern{but}")
     return sorted(found)
 
@@ -190,9 +273,16 @@ def _is_like_file(entry: ListedPath, kind: Format) -> bool:
 def _is_taken(entry: ListedPath, pattern: Sequence[str], kind: Format) -> bool:
     """Whether a pattern takes what matches it: all but hidden files and companions, unless it spells these."""
     spelled = [part for part in pattern if is_hidden(part)]
-    if any(is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled) for part in entry.parts):
+    if any(
+        is_hidden(part) and not any(fnmatchcase(part, hidden) for hidden in spelled)
+        for part in entry.parts
+    ):
         return False
-    return kind.belongs(entry.name) or not is_companion(entry.name) or is_companion(pattern[-1])
+    return (
+        kind.belongs(entry.name)
+        or not is_companion(entry.name)
+        or is_companion(pattern[-1])
+    )
 
 
 def _tell(path: str, aside: Sequence[ListedPath]) -> None:
@@ -209,11 +299,15 @@ def _entries_at(path: str, files: Files) -> tuple[Sequence[str], list[ListedPath
     """
     local = local_path(path)
     if local is not None:
-        fixed = next(index for index, part in enumerate(local.parts) if glob.has_magic(part))
+        fixed = next(
+            index for index, part in enumerate(local.parts) if glob.has_magic(part)
+        )
         found = [Path(match) for match in glob.glob(str(local), recursive=True)]  # noqa: PTH207
         # `**` also matches the folder itself.
         entries = [
-            ListedPath(f"{each}{'/' * each.is_dir()}", each.parts[fixed:]) for each in found if each.parts[fixed:]
+            ListedPath(f"{each}{'/' * each.is_dir()}", each.parts[fixed:])
+            for each in found
+            if each.parts[fixed:]
         ]
         return local.parts[fixed:], entries
     folder = path[: path.index("*")].rpartition("/")[0] + "/"
@@ -221,14 +315,24 @@ def _entries_at(path: str, files: Files) -> tuple[Sequence[str], list[ListedPath
     deep = len(pattern) > 1 or pattern[0] == "**"
     listed = files.names(folder, below=deep)
     if deep:  # then only files are listed
-        listed += {url[: end + 1] for url in listed for end in range(len(folder), len(url)) if url[end] == "/"}
+        listed += {
+            url[: end + 1]
+            for url in listed
+            for end in range(len(folder), len(url))
+            if url[end] == "/"
+        }
     fixed = len(_parts(folder))
     entries = [ListedPath(url, _parts(url)[fixed:]) for url in listed]
-    return pattern, [entry for entry in entries if entry.parts and _fits(entry.parts, pattern)]
+    return pattern, [
+        entry for entry in entries if entry.parts and _fits(entry.parts, pattern)
+    ]
 
 
 def _parts(location: str) -> Sequence[str]:
-    plain = unquote(location) if "://" in location else location
+    if "://" in location:
+        plain = unquote(location)
+    else:
+        plain = location
     return plain.rstrip("/").split("/")
 
 

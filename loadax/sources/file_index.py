@@ -25,7 +25,8 @@ from loadax.sources.expand import file_name
 from loadax.sources.format import RecordOptions
 
 _WINDOW = 8 << 20  # bytes of a remote file that are read at once
-_MAPPED = 1 << 20  # bytes of a local file that are in the memory of the process at once
+# bytes of a local file that are in the memory of the process at once
+_MAPPED = 1 << 20
 _AT_ONCE = 16  # remote files that are read at once
 _PARTS = 512  # most parts, each of whole files
 _FEW_PARTS = 64  # fewer are not worth saving: so many files are a part each
@@ -58,7 +59,9 @@ class RecordFormat(NamedTuple):
     check: Callable[[Entry, Integers], object]
 
 
-def index_files(form: RecordFormat, files: Files, locations: Sequence[str], options: RecordOptions) -> Entry:
+def index_files(
+    form: RecordFormat, files: Files, locations: Sequence[str], options: RecordOptions
+) -> Entry:
     """Finds the records of files in a pass, or loads them from an index on disk.
 
     Args:
@@ -73,7 +76,10 @@ def index_files(form: RecordFormat, files: Files, locations: Sequence[str], opti
         SourceError: When a file can't be read or is damaged, or the index can't be read or written.
     """
     sizes = files.sizes(locations)
-    folder = None if options.index is None else IndexFolder(options.index)
+    if options.index is None:
+        folder = None
+    else:
+        folder = IndexFolder(options.index)
     remote = files.far(locations)
     if remote:
         check_index(folder, form.opener, f"{len(locations)} files")
@@ -91,15 +97,20 @@ def index_files(form: RecordFormat, files: Files, locations: Sequence[str], opti
 
 
 def run_scan(
-    scan: Scan[Found], size: int, read: Callable[[int, int], bytes | memoryview], window: int | None = None
+    scan: Scan[Found],
+    size: int,
+    read: Callable[[int, int], bytes | memoryview],
+    window: int | None = None,
 ) -> Found:
     """Runs the scan of a file of `size` bytes, which are read in windows, from a first byte to before another one."""
-    view, begin = memoryview(b""), 0
+    view = memoryview(b"")
+    begin = 0
     try:
         start, stop = next(scan)
         while True:
             if max(start, min(stop, size)) > begin + len(view):
-                begin, end = start, max(start, min(max(stop, start + (window or _WINDOW)), size))
+                begin = start
+                end = max(start, min(max(stop, start + (window or _WINDOW)), size))
                 view = memoryview(read(begin, end))
             start, stop = scan.send(view[start - begin :])
     except StopIteration as stopped:
@@ -133,26 +144,47 @@ class _ScanWork:
     def compute(self, part: int, over: threading.Event) -> Arrays:
         """Arrays and facts of the entry of the files of a part."""
         numbers = range(*self.firsts[part : part + 2])
-        entries = (self._scan(self.locations[number], self.file_sizes[number], over) for number in numbers)
-        entry = next(entries) if len(numbers) == 1 else self.form.merge(entries)
-        return {**entry.arrays, _FACTS: np.frombuffer(json.dumps(entry.facts).encode(), np.uint8)}
+        entries = (
+            self._scan(self.locations[number], self.file_sizes[number], over)
+            for number in numbers
+        )
+        if len(numbers) == 1:
+            entry = next(entries)
+        else:
+            entry = self.form.merge(entries)
+        return {
+            **entry.arrays,
+            _FACTS: np.frombuffer(json.dumps(entry.facts).encode(), np.uint8),
+        }
 
     def _scan(self, location: str, size: int, over: threading.Event) -> Entry:
         path = local_path(location)
-        file = FileMap(path) if path and size else None
+        if path and size:
+            file = FileMap(path)
+        else:
+            file = None
 
         def read(start: int, stop: int) -> bytes | memoryview:
             if over.is_set():
                 raise CancelledError
             if not file:
                 return self.files.read([ByteRange(location, start, stop)])[0]
-            file.forget(start)  # what is scanned does not stay in the memory of the process
+            # what is scanned does not stay in the memory of the process
+            file.forget(start)
             return file.bytes[start:stop].data
 
-        return run_scan(self.form.scan(location, size), size, read, _MAPPED if file else _WINDOW)
+        return run_scan(
+            self.form.scan(location, size), size, read, _MAPPED if file else _WINDOW
+        )
 
 
-def _work(form: RecordFormat, files: Files, locations: Sequence[str], sizes: Sequence[int], remote: bool) -> _ScanWork:
+def _work(
+    form: RecordFormat,
+    files: Files,
+    locations: Sequence[str],
+    sizes: Sequence[int],
+    remote: bool,
+) -> _ScanWork:
     """Plans parts of whole consecutive files, from numbers alone."""
     if len(sizes) <= _FEW_PARTS:
         firsts = np.arange(len(sizes))
@@ -163,7 +195,12 @@ def _work(form: RecordFormat, files: Files, locations: Sequence[str], sizes: Seq
             least = max(least, min(_PART, -(-int(ends[-1]) // _FEW_PARTS)))
         firsts = np.flatnonzero(np.diff((ends - sizes) // max(1, least), prepend=-1))
     return _ScanWork(
-        form, files, locations, sizes, [*firsts.tolist(), len(sizes)], np.add.reduceat(sizes, firsts).tolist()
+        form,
+        files,
+        locations,
+        sizes,
+        [*firsts.tolist(), len(sizes)],
+        np.add.reduceat(sizes, firsts).tolist(),
     )
 
 
@@ -174,7 +211,14 @@ def _entry_of(part: Arrays) -> Entry:
 
 def record_entry(counts: str, begins: Any, sizes: Any) -> Entry:
     """Entry of a file: first byte and size of each record, int64[n]; `counts`: name of the array of their number."""
-    return Entry({"begins": np.asarray(begins), "sizes": np.asarray(sizes), counts: np.array([len(begins)])}, {})
+    return Entry(
+        {
+            "begins": np.asarray(begins),
+            "sizes": np.asarray(sizes),
+            counts: np.array([len(begins)]),
+        },
+        {},
+    )
 
 
 def merge_records(entries: Iterable[Entry]) -> Entry:
@@ -183,9 +227,12 @@ def merge_records(entries: Iterable[Entry]) -> Entry:
     return Entry({name: merged(parts) for name, parts in columns.items()}, {})
 
 
-def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[Array]], list[dict[str, Any]]]:
+def columns_of(
+    entries: Iterable[Entry],
+) -> tuple[dict[str, list[Array]], list[dict[str, Any]]]:
     """The arrays of each name, and the facts, of entries that have arrays of the same names."""
-    columns, facts = dict[str, list[Array]](), []
+    columns = dict[str, list[Array]]()
+    facts = []
     for entry in entries:
         facts.append(entry.facts)
         for name, array in entry.arrays.items():
@@ -195,7 +242,10 @@ def columns_of(entries: Iterable[Entry]) -> tuple[dict[str, list[Array]], list[d
 
 def merged(parts: list[Array]) -> Array:
     """Concatenates arrays, at least one; empties the list, to free them."""
-    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(parts) == 1:
+        whole = parts[0]
+    else:
+        whole = np.concatenate(parts)
     parts.clear()
     return_freed_memory()
     return whole
@@ -216,20 +266,29 @@ def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) ->
     numbers = check_array(entry, counts, np.int64, len(sizes), 0, int(sizes.sum()))
     records = sum(numbers.tolist())
     begins = check_array(entry, "begins", np.int64, records, 0)
-    lengths = check_array(entry, "sizes", np.int64, records, 0, int(sizes.max(initial=0)))
+    lengths = check_array(
+        entry, "sizes", np.int64, records, 0, int(sizes.max(initial=0))
+    )
     if (begins > np.repeat(sizes - after, numbers) - lengths).any():
         raise ValueError("a record ends after its file")
 
 
-def _identity(kind: str, files: Files, locations: Sequence[str]) -> dict[str, str | None]:
+def _identity(
+    kind: str, files: Files, locations: Sequence[str]
+) -> dict[str, str | None]:
     """Digests of the identities of files, of what local copies of them share, and of the places and times of those."""
     known = files.identities(locations)
     local = [local_path(location) is not None for location in locations]
     # Each process may have its own copies of local files.
     shared = [
-        (file_name(one.location), one.size, one.sample) if near else one for near, one in zip(local, known, strict=True)
+        (file_name(one.location), one.size, one.sample) if near else one
+        for near, one in zip(local, known, strict=True)
     ]
-    copies = [(one.location, one.generation) for near, one in zip(local, known, strict=True) if near]
+    copies = [
+        (one.location, one.generation)
+        for near, one in zip(local, known, strict=True)
+        if near
+    ]
     return {
         "format": kind,
         "contents": digest_of(shared),

@@ -85,7 +85,11 @@ class Format(NamedTuple):
 
     def command_arguments(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments with which the command line opens a path, from those that its options set."""
-        arguments: dict[str, Any] = resolve_name(self.command)(path, given) if self.command else given
+        arguments: dict[str, Any]
+        if self.command:
+            arguments = resolve_name(self.command)(path, given)
+        else:
+            arguments = given
         return arguments
 
     def call(self, path: str) -> str:

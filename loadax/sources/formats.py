@@ -23,15 +23,36 @@ from loadax.sources.tokens.format import FORMAT as _TOKENS
 from loadax.sources.zarr.format import FORMAT as _ZARR
 
 # A name of several formats is one of the first of these, such as `.npy`.
-_OWN = (_ZARR, _PARQUET, JSONL, CSV, WEBDATASET, TFRECORD, _ARRAY_RECORD, _NPY, _IMAGES, _TOKENS)
+_OWN = (
+    _ZARR,
+    _PARQUET,
+    JSONL,
+    CSV,
+    WEBDATASET,
+    TFRECORD,
+    _ARRAY_RECORD,
+    _NPY,
+    _IMAGES,
+    _TOKENS,
+)
 # The formats that loadax reads, by the names of the functions that open them.
 FORMATS = MappingProxyType({one.function: one for one in _OWN})
 
 # Formats that other libraries read. They are recognised first: references are JSON too.
 _OTHERS = (
-    Format("from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"),
-    Format("as_dataset", "an HDF5 file", r"(?i)\.(h5|hdf5)$", magic.HDF5, given="h5py.File({0})"),
-    Format("as_dataset", "a netCDF file", r"(?i)\.nc$", given="xarray.open_dataset({0})"),
+    Format(
+        "from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"
+    ),
+    Format(
+        "as_dataset",
+        "an HDF5 file",
+        r"(?i)\.(h5|hdf5)$",
+        magic.HDF5,
+        given="h5py.File({0})",
+    ),
+    Format(
+        "as_dataset", "a netCDF file", r"(?i)\.nc$", given="xarray.open_dataset({0})"
+    ),
     Format(
         "from_arrow",
         "an Arrow file",
@@ -70,12 +91,19 @@ def find_format(path: str, *, guess: bool = False) -> Format | None:
         path: Path or URL.
         guess: Whether a URL, folder or zip file of no known format is taken for a zarr store, which may have any name.
     """
-    local = None if "|" in path else local_path(path)  # "|" is part of TensorStore's URLs
+    # "|" is part of TensorStore's URLs
+    if "|" in path:
+        local = None
+    else:
+        local = local_path(path)
     if local is None or not local.is_dir():
         found = next((one for one in _KNOWN if one.belongs(file_name(path))), None)
-        whole = "|" in path or (guess and (local is None or local.suffix.lower() == ".zip"))
+        whole = "|" in path or (
+            guess and (local is None or local.suffix.lower() == ".zip")
+        )
     else:
-        found, whole = _format_in(local), guess
+        found = _format_in(local)
+        whole = guess
     return found or (_ZARR if whole else None)
 
 
@@ -83,12 +111,24 @@ def _format_in(folder: Path) -> Format | None:
     """The format of the files in a folder, or in the first folder below it that has files of a known format."""
     listed = [one for one in _OWN if one.lacks and not one.needs]
     found = (
-        [one for one in listed if any(one.belongs(name) for name in names if one is _ZARR or not is_hidden(name))]
+        [
+            one
+            for one in listed
+            if any(
+                one.belongs(name)
+                for name in names
+                if one is _ZARR or not is_hidden(name)
+            )
+        ]
         for names in _names_in(folder)
     )
     first = next(filter(None, found), [])
     data = [one for one in first if not one.lists]
-    if not data and any(name.lower().endswith(ENDINGS) for names in _names_in(folder) for name in names):
+    if not data and any(
+        name.lower().endswith(ENDINGS)
+        for names in _names_in(folder)
+        for name in names
+    ):
         return _IMAGES
     return next(iter(data or first), None)
 
@@ -100,7 +140,9 @@ def _names_in(folder: Path) -> Iterator[list[str]]:
         yield names
 
 
-def refuse_other(one: Format, path: Path, head: bytes, error: SourceError | None = None) -> None:
+def refuse_other(
+    one: Format, path: Path, head: bytes, error: SourceError | None = None
+) -> None:
     """Refuses a file of another format, by its first bytes, or by its name if opening it failed.
 
     Args:
@@ -113,11 +155,17 @@ def refuse_other(one: Format, path: Path, head: bytes, error: SourceError | None
         SourceError: When it has another format; names the call that opens it.
     """
     content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
-    other = content or next((other for other in _KNOWN if other.belongs(path.name)), None)
+    other = content or next(
+        (other for other in _KNOWN if other.belongs(path.name)), None
+    )
     if other is None or other.function in (one.function, *one.accepted):
         return
     if content is not None:
-        raise SourceError(f"{path} is {other.noun}; open it with {other.call(str(path))}") from error
+        raise SourceError(
+            f"{path} is {other.noun}; open it with {other.call(str(path))}"
+        ) from error
     if error is not None:
-        instead = f"if the file is what its name says, open it with {other.call(str(path))}"
+        instead = (
+            f"if the file is what its name says, open it with {other.call(str(path))}"
+        )
         raise SourceError(f"{error}; {instead}") from error

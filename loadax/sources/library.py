@@ -11,12 +11,21 @@ from loadax.errors import UnsupportedError
 def comes_from(data: Any, module: str, *names: str) -> bool:
     """Whether `data` is an instance of one of these classes of a module, if that is loaded."""
     loaded = sys.modules.get(module)
-    kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
+    kinds = tuple(
+        kind
+        for name in names
+        if isinstance(kind := getattr(loaded, name, None), type)
+    )
     return isinstance(data, kinds)
 
 
 # Classes of open arrays whose rows are read when they are asked for, by the module that has them.
-STORES = {"tensorstore": "TensorStore", "zarr": "Array", "h5py": "Dataset", "xarray": "DataArray"}
+STORES = {
+    "tensorstore": "TensorStore",
+    "zarr": "Array",
+    "h5py": "Dataset",
+    "xarray": "DataArray",
+}
 
 
 def is_stored(data: Any) -> bool:
@@ -42,6 +51,12 @@ def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
         try:
             import_module(module)
         except ImportError as error:
-            clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'" if extra else ""
+            if extra:
+                clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'"
+            else:
+                clone = ""
             install = f"pip install {' '.join(packages)}{clone}"
-            raise UnsupportedError(f"{what} needs {package}, which can't be imported ({error}): {install}") from error
+            raise UnsupportedError(
+                f"{what} needs {package}, which can't be imported ({error}): "
+                f"{install}"
+            ) from error

@@ -20,7 +20,9 @@ def is_array(leaf: Any) -> bool:
     and would become one array of one dtype.
     """
     known = (("jax", "Array"), ("torch", "Tensor"), ("tensorflow", "Tensor"))
-    return isinstance(leaf, np.ndarray | np.generic) or any(comes_from(leaf, *kind) for kind in known)
+    return isinstance(leaf, np.ndarray | np.generic) or any(
+        comes_from(leaf, *kind) for kind in known
+    )
 
 
 def library_array(leaf: Any, name: str) -> Array:
@@ -40,21 +42,32 @@ def library_array(leaf: Any, name: str) -> Array:
         refuse_node(leaf, name)
         if is_frame(leaf):
             raise SourceError(
-                f"{name} is {type_text(leaf)}, whose columns may differ in dtype; open it as a table: "
-                "loadax.as_dataset(frame)"
+                f"{name} is {type_text(leaf)}, whose columns may differ in dtype; "
+                "open it as a table: loadax.as_dataset(frame)"
             )
         if hasattr(leaf, "__array__"):
             raise SourceError(
-                f"{name} is {type_text(leaf)}, which would be read into memory whole; if it fits in memory, "
-                "pass numpy.asarray of it; if its entries are rows, loadax.from_source reads them one by one"
+                f"{name} is {type_text(leaf)}, which would be read into memory "
+                "whole; if it fits in memory, pass numpy.asarray of it; if its "
+                "entries are rows, loadax.from_source reads them one by one"
             )
         is_sparse = hasattr(leaf, "toarray")
-        remedy = "the array of it: matrix.toarray()" if is_sparse else "NumPy arrays whose dim 0 counts rows"
-        raise SourceError(f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass {remedy}")
+        if is_sparse:
+            remedy = "the array of it: matrix.toarray()"
+        else:
+            remedy = "NumPy arrays whose dim 0 counts rows"
+        raise SourceError(
+            f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass "
+            f"{remedy}"
+        )
     try:
         return np.asanyarray(leaf)
-    except (TypeError, RuntimeError) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
+    except (
+        TypeError,
+        RuntimeError,
+    ) as error:  # on another device, of a dtype that NumPy lacks, or with a gradient
         raise SourceError(
-            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); convert it first, "
-            "a torch tensor by tensor.detach().cpu().float().numpy()"
+            f"{name} is {type_text(leaf)} that NumPy can't convert ({error}); "
+            "convert it first, a torch tensor by "
+            "tensor.detach().cpu().float().numpy()"
         ) from error

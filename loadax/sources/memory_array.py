@@ -11,8 +11,10 @@ from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
 
-_OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
-_LARGE = 1 << 10  # bytes: entries that are copied faster one by one, into their destination, than as runs twice
+# protocol of pickle from which buffers can be apart from the message
+_OUT_OF_BAND = 5
+# bytes: entries that are copied faster one by one, into their destination, than as runs twice
+_LARGE = 1 << 10
 
 
 class ArrayLeaf(Protocol):
@@ -42,7 +44,9 @@ class ArrayLeaf(Protocol):
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
 
-    def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
+    def runs_into(
+        self, first: Integers, count: int, columns: Columns, out: Array
+    ) -> None:
         """Copies as `runs` does, into memory."""
 
     def gather(self, first: Integers, lengths: Integers) -> Array:
@@ -73,7 +77,10 @@ class MemoryArray:
         self._file = self._mapped_file(array)
         # A plain view: every operation on a memmap pays the cost of the subclass.
         self._array: Any = array.view(np.ndarray)
-        self.addresses = [] if self._file is None else [str(Path(self._file.file).absolute())]
+        if self._file is None:
+            self.addresses = []
+        else:
+            self.addresses = [str(Path(self._file.file).absolute())]
         # The part of a file that must exist. None: not looked for; False: there is none.
         self._extent: _Extent | Literal[False] | None = None
         self.spec = ArraySpec(array.shape[1:], array.dtype.newbyteorder("="))
@@ -83,12 +90,16 @@ class MemoryArray:
         return len(self._array)
 
     def __repr__(self) -> str:
-        return "in memory" if self._file is None else "memory-mapped"
+        if self._file is None:
+            return "in memory"
+        return "memory-mapped"
 
     @property
     def memory(self) -> Array | None:
         """The array, or strings that decode the rows that are read, unless it is mapped from a file."""
-        return self._array if self._file is None else None
+        if self._file is None:
+            return self._array
+        return None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
@@ -98,18 +109,32 @@ class MemoryArray:
             from loadax.files.shared_strings import shared_strings
 
             array = shared_strings(array)
-        return make, arguments, {**state, "_array": array, "_extent": None}  # another process maps the file again
+        # another process maps the file again
+        return make, arguments, {**state, "_array": array, "_extent": None}
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
         array = self._checked()
         # NumPy's `take` would first copy a whole array that is not contiguous.
-        plain = not self.spec.dtype.hasobject and array.flags.c_contiguous and array.flags.aligned
-        if columns == self.whole and plain and array.dtype == out.dtype and out.flags.c_contiguous:
+        plain = (
+            not self.spec.dtype.hasobject
+            and array.flags.c_contiguous
+            and array.flags.aligned
+        )
+        if (
+            columns == self.whole
+            and plain
+            and array.dtype == out.dtype
+            and out.flags.c_contiguous
+        ):
             # Any mode but "raise" writes to `out` without a copy, "wrap" fastest; the rows were checked before.
             array.take(rows, axis=0, out=out, mode="wrap")
         else:
-            index: Any = (rows, *(slice(*column) for column in columns)) if columns else rows
+            index: Any
+            if columns:
+                index = (rows, *(slice(*column) for column in columns))
+            else:
+                index = rows
             out[...] = array[index]
 
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
@@ -118,16 +143,22 @@ class MemoryArray:
         if type(array) is not np.ndarray:  # strings that are decoded as they are read
             return array[run_rows(first, count)].reshape(-1, count)
         shape = (len(array) - count + 1, count, *array.shape[1:])
-        runs = np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], *array.strides), writeable=False)
+        runs = np.lib.stride_tricks.as_strided(
+            array, shape, (array.strides[0], *array.strides), writeable=False
+        )
         index: Any = (first, slice(None), *(slice(*column) for column in columns))
         return runs[index].astype(self.spec.dtype, copy=False)
 
-    def runs_into(self, first: Integers, count: int, columns: Columns, out: Array) -> None:
+    def runs_into(
+        self, first: Integers, count: int, columns: Columns, out: Array
+    ) -> None:
         """Copies as `runs` does, into memory."""
         if self.spec.nbytes < _LARGE or not out.flags.c_contiguous:
             out[...] = self.runs(first, count, columns)
         else:
-            self.read_into(run_rows(first, count), columns, out.reshape(-1, *out.shape[2:]))
+            self.read_into(
+                run_rows(first, count), columns, out.reshape(-1, *out.shape[2:])
+            )
 
     def gather(self, first: Integers, lengths: Integers) -> Array:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""

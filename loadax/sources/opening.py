@@ -29,7 +29,10 @@ def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
         UnsupportedError: When a package that reads them is not installed.
     """
     require(one.noun, one.requires, one.extra)
-    first = _first_file(paths) if one.any_bytes else None
+    if one.any_bytes:
+        first = _first_file(paths)
+    else:
+        first = None
     if first is not None and is_magic(first[1]):
         from loadax.sources.formats import refuse_other
 
@@ -48,9 +51,15 @@ def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
 
 def _first_file(paths: Any) -> tuple[Path, bytes] | None:
     """Path and first bytes of the first file; None if it is not a local one."""
-    first = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths else paths
+    if isinstance(paths, Sequence) and not isinstance(paths, str | bytes) and paths:
+        first = paths[0]
+    else:
+        first = paths
     try:
-        path = local_path(first) if isinstance(first, str | os.PathLike) else None
+        if isinstance(first, str | os.PathLike):
+            path = local_path(first)
+        else:
+            path = None
         if path is None or not path.is_file():
             return None
         with path.open("rb") as file:

@@ -34,7 +34,10 @@ def origins(source: BaseSource, visits: Visits) -> Iterator[Below]:
     pending = [Below(source, np.arange(len(visits.rows)), visits)]
     while pending:
         above = pending.pop()
-        below = above.source.visits_below(above.visits) if above.source.children else []
+        if above.source.children:
+            below = above.source.visits_below(above.visits)
+        else:
+            below = []
         if not below:
             yield above
         pending += [each._replace(asked=above.asked[each.asked]) for each in below]
@@ -46,7 +49,11 @@ def identities(source: BaseSource, files: bool = False) -> set[Any]:
     Two sources with the same number of rows and an identity in common have the same rows.
     """
     arrays = source.memory or ()
-    memory = {(array.__array_interface__["data"][0], array.strides) for array in arrays if array.size}
+    memory = {
+        (array.__array_interface__["data"][0], array.strides)
+        for array in arrays
+        if array.size
+    }
     return {id(source), *memory, *(source.addresses if files else ())}
 
 
@@ -54,7 +61,12 @@ def have_common_origins(sources: Sequence[BaseSource]) -> bool:
     """Whether two sources may be made of the same rows."""
     known: set[Any] = set()
     for source in sources:
-        own = {(len(leaf), identity) for leaf in walk(source) if not leaf.children for identity in identities(leaf)}
+        own = {
+            (len(leaf), identity)
+            for leaf in walk(source)
+            if not leaf.children
+            for identity in identities(leaf)
+        }
         if known & own:
             return True
         known |= own
@@ -76,8 +88,13 @@ class Numbers:
 
     def __call__(self, source: BaseSource) -> int:
         """The number of a source."""
-        keys = [(len(source), identity) for identity in identities(source, self._files)]
-        number = next((self._known[key] for key in keys if key in self._known), len(self.sources))
+        keys = [
+            (len(source), identity) for identity in identities(source, self._files)
+        ]
+        number = next(
+            (self._known[key] for key in keys if key in self._known),
+            len(self.sources),
+        )
         if number == len(self.sources):
             self.sources.append(source)
         self._known.update((key, number) for key in keys)
@@ -97,7 +114,9 @@ class Owners:
         # Part and row, plus one: pages of zeros take no memory until they are written to.
         self._owners: list[tuple[Integers, Integers]] = []
 
-    def add(self, source: BaseSource, parts: Integers, visits: Visits) -> SharedRow | None:
+    def add(
+        self, source: BaseSource, parts: Integers, visits: Visits
+    ) -> SharedRow | None:
         """Adds rows of parts.
 
         Args:
@@ -110,7 +129,8 @@ class Owners:
         """
         for below in origins(source, visits):
             part, above = self._owners_of(below.source)
-            rows, own = below.visits.rows, parts[below.asked] + 1
+            rows = below.visits.rows
+            own = parts[below.asked] + 1
             earlier = part[rows], above[rows]
             part[rows], above[rows] = own, visits.rows[below.asked] + 1
             # Rows that are here several times have the part that was written last.
@@ -126,11 +146,15 @@ class Owners:
     def _owners_of(self, source: BaseSource) -> tuple[Integers, Integers]:
         number = self.numbers(source)
         if number == len(self._owners):
-            self._owners.append((np.zeros(len(source), np.int64), np.zeros(len(source), np.int64)))
+            self._owners.append(
+                (np.zeros(len(source), np.int64), np.zeros(len(source), np.int64))
+            )
         return self._owners[number]
 
 
-def first_shared(source: BaseSource, batches: Iterable[tuple[Integers, Visits]]) -> SharedRow | None:
+def first_shared(
+    source: BaseSource, batches: Iterable[tuple[Integers, Visits]]
+) -> SharedRow | None:
     """The first row below that two parts of the rows of a source have in common; None if there is none.
 
     Args:
@@ -142,7 +166,9 @@ def first_shared(source: BaseSource, batches: Iterable[tuple[Integers, Visits]])
     return next((shared for shared in found if shared is not None), None)
 
 
-def first_shared_of(parts: Sequence[tuple[BaseSource, Iterable[tuple[Integers, Visits]]]]) -> SharedRow | None:
+def first_shared_of(
+    parts: Sequence[tuple[BaseSource, Iterable[tuple[Integers, Visits]]]],
+) -> SharedRow | None:
     """The first row below that two parts have in common; None if there is none.
 
     Args:
@@ -157,7 +183,9 @@ def first_shared_of(parts: Sequence[tuple[BaseSource, Iterable[tuple[Integers, V
     return None
 
 
-def largest_distance(source: BaseSource, batches: Iterable[tuple[Integers, Visits]]) -> int:
+def largest_distance(
+    source: BaseSource, batches: Iterable[tuple[Integers, Visits]]
+) -> int:
     """Largest distance of two positions whose rows have a row below in common.
 
     Args:
@@ -172,9 +200,12 @@ def largest_distance(source: BaseSource, batches: Iterable[tuple[Integers, Visit
             number = numbers(below.source)
             if number == len(firsts):
                 firsts.append(np.zeros(len(below.source), np.int64))
-            first, rows, at = firsts[number], below.visits.rows, positions[below.asked] + 1
+            first = firsts[number]
+            rows = below.visits.rows
+            at = positions[below.asked] + 1
             new = np.flatnonzero(first[rows] == 0)[::-1]
-            order = np.argsort(-at[new], kind="stable")  # the first position is written last
+            # the first position is written last
+            order = np.argsort(-at[new], kind="stable")
             first[rows[new[order]]] = at[new[order]]
             largest = max(largest, int((at - first[rows]).max(initial=0)))
     return largest

@@ -21,34 +21,52 @@ def check_elsewhere(source: BaseSource, path: str | os.PathLike[str]) -> None:
     """
     target = checked_path("path", path, "a path or URL")
     identity_of = cache(_identity)
-    for address in dict.fromkeys(address for part in walk(source) for address in part.addresses):
+    for address in dict.fromkeys(
+        address for part in walk(source) for address in part.addresses
+    ):
         if _overlap(address, target, identity_of):
             raise ArgumentError(
-                f"{target} overlaps {address}, which this dataset reads; choose another path to write to"
+                f"{target} overlaps {address}, which this dataset reads; choose "
+                "another path to write to"
             )
 
 
-def _overlap(first: str, second: str, identity_of: Callable[[str], _Identity]) -> bool:
+def _overlap(
+    first: str, second: str, identity_of: Callable[[str], _Identity]
+) -> bool:
     base, _, rest = first.partition("|")
     other, _, other_rest = second.partition("|")
-    first_path, second_path = local_path(base), local_path(other)
+    first_path = local_path(base)
+    second_path = local_path(other)
     if (first_path is None) != (second_path is None):
         return False
     if first_path is not None and second_path is not None:
-        meet = _within(first_path, second_path, identity_of) or _within(second_path, first_path, identity_of)
+        meet = _within(first_path, second_path, identity_of) or _within(
+            second_path, first_path, identity_of
+        )
     else:
         meet = _begins(base, other) or _begins(other, base)
     # Two arrays of one database do not overlap.
-    return meet and (not rest or not other_rest or _begins(rest, other_rest) or _begins(other_rest, rest))
+    return meet and (
+        not rest
+        or not other_rest
+        or _begins(rest, other_rest)
+        or _begins(other_rest, rest)
+    )
 
 
-def _within(inner: Path, outer: Path, identity_of: Callable[[str], _Identity]) -> bool:
+def _within(
+    inner: Path, outer: Path, identity_of: Callable[[str], _Identity]
+) -> bool:
     """Whether a path is `outer` or inside it: by its resolved name, or by inode (bind mounts)."""
-    real, around = Path(os.path.realpath(inner)), os.path.realpath(outer)
+    real = Path(os.path.realpath(inner))
+    around = os.path.realpath(outer)
     if real.is_relative_to(around):
         return True
     identity = identity_of(around)
-    return identity is not None and any(identity_of(str(folder)) == identity for folder in (real, *real.parents))
+    return identity is not None and any(
+        identity_of(str(folder)) == identity for folder in (real, *real.parents)
+    )
 
 
 def _begins(url: str, with_url: str) -> bool:

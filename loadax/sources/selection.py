@@ -5,7 +5,9 @@ from loadax.core.tree import Structure, flatten
 from loadax.sources.base import BaseSource
 
 
-def keep_selected(source: BaseSource, structure: Structure, selection: LeafSelection) -> BaseSource | None:
+def keep_selected(
+    source: BaseSource, structure: Structure, selection: LeafSelection
+) -> BaseSource | None:
     """The source with selected leaves alone; None: it can't keep some of its leaves.
 
     Args:
@@ -16,12 +18,15 @@ def keep_selected(source: BaseSource, structure: Structure, selection: LeafSelec
     Raises:
         ArgumentError: When a leaf does not exist, two get one name, or none is left.
     """
-    names, known = structure.names, source.traits.attributes
+    names = structure.names
+    known = source.traits.attributes
     chosen = selection.of_tree(structure.build(range(len(names))))
     kept = source.keep_leaves(chosen)
     if kept is not None:
         indices, after = flatten(chosen)
         origins = zip(after.names, (names[index] for index in indices), strict=True)
-        kept.traits = kept.traits._replace(attributes={new: known[name] for new, name in origins if name in known})
+        kept.traits = kept.traits._replace(
+            attributes={new: known[name] for new, name in origins if name in known}
+        )
         kept.described = [*source.describe(), selection.describe()]
     return kept

@@ -13,21 +13,37 @@ from loadax.io import as_dataset
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
 from loadax.testing.laws import Law, difference, show_rows
-from loadax.testing.reads import EXAMPLES, check_claims, check_columns, check_reads, check_wrapper
+from loadax.testing.reads import (
+    EXAMPLES,
+    check_claims,
+    check_columns,
+    check_reads,
+    check_wrapper,
+)
 from loadax.testing.subject import LENGTH, Subject
 from loadax.testing.workers import check_process, check_threads
 from loadax.transforms import BatchMap
 
 ROWS = Law(
     "each row by itself",
-    "map_batch gets any rows of a step, and must return as many; each row's result must depend on that row alone (and "
-    "on its generator, with rng=True); operations across rows belong in the jitted step",
+    "map_batch gets any rows of a step, and must return as many; each row's result "
+    "must depend on that row alone (and on its generator, with rng=True); operations "
+    "across rows belong in the jitted step",
 )
-STAY = Law("results stay", "a map must not write to its earlier results: allocate a new array in every call")
+STAY = Law(
+    "results stay",
+    "a map must not write to its earlier results: allocate a new array in every call",
+)
 
 
 def check_source(
-    source: Any, *, seed: int = 0, rows: int = 64, loader: bool = True, pickled: bool = True, timeout: float = 60.0
+    source: Any,
+    *,
+    seed: int = 0,
+    rows: int = 64,
+    loader: bool = True,
+    pickled: bool = True,
+    timeout: float = 60.0,
 ) -> None:
     """Checks all laws of the contract of `loadax.Source`. Call it in your tests.
 
@@ -77,7 +93,11 @@ def check_source(
         check_threads(subject, timeout)
         if pickled:
             check_process(subject, timeout)
-    for some in (subject.sample, subject.sample[::-1].copy(), subject.draw(len(subject.sample) + 2)):
+    for some in (
+        subject.sample,
+        subject.sample[::-1].copy(),
+        subject.draw(len(subject.sample) + 2),
+    ):
         subject.check_examples(subject.source, some, EXAMPLES, "in read_examples")
     check_wrapper(subject)
     if loader:
@@ -85,7 +105,10 @@ def check_source(
 
         check_runs(subject, dataset, seed, rows, timeout)
     if (after := subject.measure()) != subject.length:
-        raise LENGTH.broken(subject.name, f"len() was {subject.length} at first, but {after} after some reads")
+        raise LENGTH.broken(
+            subject.name,
+            f"len() was {subject.length} at first, but {after} after some reads",
+        )
 
 
 def check_map(
@@ -128,35 +151,54 @@ def check_map(
     """
     given = *["rows"] * with_index, *["epochs"] * with_epoch, *["rng"] * rng
     function("fn", fn, "a function of a batch", "batch", *given)
-    source, name = ArraySource(examples), name_of(fn)
+    source = ArraySource(examples)
+    name = name_of(fn)
     count = len(source)
     if count < 2:
-        raise ArgumentError(f"examples has rows: {count}; pass two or more, which can be cut and permuted")
+        raise ArgumentError(
+            f"examples has rows: {count}; pass two or more, which can be cut and "
+            "permuted"
+        )
     mapping = BatchMap(fn, rng, seed, 0, None, with_index, with_epoch)
 
     def call(rows: Integers) -> Any:
         # A new read for each call, because a map may write to its input.
-        return flatten(mapping.raw(source.read(rows), Visits(rows, np.zeros_like(rows))))
+        return flatten(
+            mapping.raw(source.read(rows), Visits(rows, np.zeros_like(rows)))
+        )
 
     every = np.arange(count)
-    first, structure = call(every)  # an exception of this call is the function's own, not a broken law
+    # an exception of this call is the function's own, not a broken law
+    first, structure = call(every)
     whole = [np.array(leaf) for leaf in first]
     for path, leaf in zip(structure.paths, whole, strict=True):
         if leaf.shape[:1] != (count,):
-            raise ROWS.broken(name, f"for {count} rows it returned leaf {path or 'given'} of shape {list(leaf.shape)}")
+            raise ROWS.broken(
+                name,
+                f"for {count} rows it returned leaf {path or 'given'} of shape "
+                f"{list(leaf.shape)}",
+            )
     for rows in _pieces(every, np.random.default_rng(seed)):
         called = f"called with the rows {show_rows(rows)}"
         with ROWS.during(name, f"it was {called}, which"):
             leaves, its_structure = call(rows)
         if its_structure != structure:
-            raise ROWS.broken(name, f"{called} it returned the leaves {its_structure.paths}, else {structure.paths}")
+            raise ROWS.broken(
+                name,
+                f"{called} it returned the leaves {its_structure.paths}, else "
+                f"{structure.paths}",
+            )
         expected = [leaf[rows] for leaf in whole]
-        mismatch = difference(list(map(np.asarray, leaves)), expected, structure.paths, rows, rtol)
+        mismatch = difference(
+            list(map(np.asarray, leaves)), expected, structure.paths, rows, rtol
+        )
         if mismatch:
             raise ROWS.broken(name, f"{called}, {mismatch}, its value among all rows")
     mismatch = difference(list(map(np.asarray, first)), whole, structure.paths, every)
     if mismatch:
-        raise STAY.broken(name, f"after later calls, in the first call's result {mismatch}")
+        raise STAY.broken(
+            name, f"after later calls, in the first call's result {mismatch}"
+        )
 
 
 def _pieces(every: Integers, random: np.random.Generator) -> Iterator[Integers]:
@@ -164,6 +206,8 @@ def _pieces(every: Integers, random: np.random.Generator) -> Iterator[Integers]:
     yield from (every, every[:1], every[-1:])
     for _ in range(4):
         number = min(len(every) - 1, int(random.integers(1, 4)))
-        yield from np.split(every, np.sort(random.choice(every[1:], number, replace=False)))
+        yield from np.split(
+            every, np.sort(random.choice(every[1:], number, replace=False))
+        )
         yield random.permutation(every)
     yield random.choice(every, len(every) + 1)

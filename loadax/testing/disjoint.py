@@ -18,8 +18,8 @@ from loadax.testing.laws import Law, show_rows
 
 APART = Law(
     "parts share no row",
-    "split before rows are repeated, mixed, cut into windows or packed, and shuffle each part: see the guide 'Splits "
-    "that don't leak'",
+    "split before rows are repeated, mixed, cut into windows or packed, and shuffle "
+    "each part: see the guide 'Splits that don't leak'",
 )
 _CHUNK = 1 << 16  # positions per pass
 
@@ -75,7 +75,9 @@ def disjoint(a: Any, b: Any, epochs: int = 1) -> None:
         for _, _, below in _reads(dataset, epochs):
             number = numbers(below.source)
             if number == len(seen):
-                seen.append({each: np.zeros(len(below.source), bool) for each in datasets})
+                seen.append(
+                    {each: np.zeros(len(below.source), bool) for each in datasets}
+                )
             seen[number][name][below.visits.rows] = True
     if not any(own["a"].any() and own["b"].any() for own in seen):
         _check_comparable(datasets, numbers)
@@ -90,21 +92,31 @@ def disjoint(a: Any, b: Any, epochs: int = 1) -> None:
             ]
             raise APART.broken(
                 "the pair",
-                f"{count_text(len(shared), 'row')} of {numbers.sources[number]!r} in both within "
-                f"{count_text(epochs, 'epoch')}: {show_rows(shared)}; row {row} is read at {' and '.join(places)}",
+                f"{count_text(len(shared), 'row')} of {numbers.sources[number]!r} in "
+                f"both within {count_text(epochs, 'epoch')}: {show_rows(shared)}; "
+                f"row {row} is read at {' and '.join(places)}",
             )
 
 
 def _checked(name: str, data: Any) -> Dataset:
     dataset = as_dataset(data)
     if dataset.is_stream:
-        raise ArgumentError(f"{name} is a stream, whose rows have no numbers; check the datasets that it is made of")
-    if dataset.order.size >= MOST_POSITIONS:
-        raise ArgumentError(f"{name} never ends; check its parts, or {name}.subset_per_epoch(range(n))")
-    if any(source.traits.own_epochs and not source.children for source in walk(dataset.source)):
         raise ArgumentError(
-            f"{name}: the source has another order in each epoch, so that its row numbers tell nothing; shuffle with "
-            "loadax: .shuffle(seed)"
+            f"{name} is a stream, whose rows have no numbers; check the datasets "
+            "that it is made of"
+        )
+    if dataset.order.size >= MOST_POSITIONS:
+        raise ArgumentError(
+            f"{name} never ends; check its parts, or "
+            f"{name}.subset_per_epoch(range(n))"
+        )
+    if any(
+        source.traits.own_epochs and not source.children
+        for source in walk(dataset.source)
+    ):
+        raise ArgumentError(
+            f"{name}: the source has another order in each epoch, so that its row "
+            "numbers tell nothing; shuffle with loadax: .shuffle(seed)"
         )
     return dataset
 
@@ -113,16 +125,26 @@ def _reads(dataset: Dataset, epochs: int) -> Iterator[tuple[int, int, Below]]:
     """Epoch and first position of runs of positions, and the rows of each source that they are made of."""
     for epoch in range(epochs):
         for start in range(0, len(dataset), _CHUNK):
-            positions = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
-            visits: Visits = dataset.order.visits(np.full_like(positions, epoch), positions)
+            positions = np.arange(
+                start, min(start + _CHUNK, len(dataset)), dtype=np.int64
+            )
+            visits: Visits = dataset.order.visits(
+                np.full_like(positions, epoch), positions
+            )
             for below in origins(dataset.source, visits):
                 yield epoch, start, below
 
 
-def _find(name: str, dataset: Dataset, epochs: int, numbers: Numbers, row: tuple[int, int]) -> Iterator[_Seen]:
+def _find(
+    name: str, dataset: Dataset, epochs: int, numbers: Numbers, row: tuple[int, int]
+) -> Iterator[_Seen]:
     """The first read of a row, which is the number of a source and the row of it."""
     for epoch, start, below in _reads(dataset, epochs):
-        at = np.flatnonzero(below.visits.rows == row[1]) if numbers(below.source) == row[0] else ()
+        at = (
+            np.flatnonzero(below.visits.rows == row[1])
+            if numbers(below.source) == row[0]
+            else ()
+        )
         if len(at):
             yield _Seen(name, epoch, start + int(below.asked[at].min()))
             return
@@ -135,8 +157,14 @@ def _check_comparable(datasets: dict[str, Dataset], numbers: Numbers) -> None:
         for name, dataset in datasets.items()
     }
     if not leaves["a"] & leaves["b"]:
-        shown = {name: ", ".join(repr(numbers.sources[each]) for each in sorted(leaves[name])) for name in leaves}
+        shown = {
+            name: ", ".join(
+                repr(numbers.sources[each]) for each in sorted(leaves[name])
+            )
+            for name in leaves
+        }
         raise ArgumentError(
-            f"a reads {shown['a']}, and b {shown['b']}: they have no source in common, so that row numbers can't be "
-            "compared; open the data once, and make both of that dataset"
+            f"a reads {shown['a']}, and b {shown['b']}: they have no source in "
+            "common, so that row numbers can't be compared; open the data once, and "
+            "make both of that dataset"
         )

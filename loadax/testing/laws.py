@@ -27,7 +27,9 @@ class Law(NamedTuple):
 
     def broken(self, subject: str, evidence: str) -> ConformanceError:
         """The error that `subject` breaks this law, with evidence."""
-        return ConformanceError(f"{subject} breaks the law '{self.name}': {evidence}; {self.contract}")
+        return ConformanceError(
+            f"{subject} breaks the law '{self.name}': {evidence}; {self.contract}"
+        )
 
     @contextmanager
     def during(self, subject: str, action: str) -> Iterator[None]:
@@ -37,7 +39,9 @@ class Law(NamedTuple):
         except ConformanceError:
             raise
         except Exception as error:
-            raise self.broken(subject, f"{action} raised {show_error(error)}") from error
+            raise self.broken(
+                subject, f"{action} raised {show_error(error)}"
+            ) from error
 
 
 def show_rows(rows: Any) -> str:
@@ -51,7 +55,11 @@ def show_error(error: BaseException) -> str:
 
 
 def difference(
-    got: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], paths: Sequence[str], rows: Any, rtol: float = 0.0
+    got: Sequence[NDArray[Any]],
+    expected: Sequence[NDArray[Any]],
+    paths: Sequence[str],
+    rows: Any,
+    rtol: float = 0.0,
 ) -> str | None:
     """Text of the first bitwise difference between two batches, with both values; None if they are equal.
 
@@ -65,35 +73,63 @@ def difference(
         rtol: Tolerance of floating-point numbers, relative to the expected ones.
     """
     for path, one, other in zip(paths, got, expected, strict=True):
-        name, kinds = f"leaf {path}" if path else "the leaf", {one.dtype.kind, other.dtype.kind}
+        if path:
+            name = f"leaf {path}"
+        else:
+            name = "the leaf"
+        kinds = {one.dtype.kind, other.dtype.kind}
         by_value = "O" in kinds or kinds <= {"S", "U"}
         if one.shape != other.shape or not (by_value or one.dtype == other.dtype):
-            return f"{name} is {one.dtype}{list(one.shape)}, expected {other.dtype}{list(other.shape)}"
-        differs = np.asarray(_UNLIKE(one, other), bool) if by_value else _unequal(one, other, rtol)
+            return (
+                f"{name} is {one.dtype}{list(one.shape)}, expected "
+                f"{other.dtype}{list(other.shape)}"
+            )
+        if by_value:
+            differs = np.asarray(_UNLIKE(one, other), bool)
+        else:
+            differs = _unequal(one, other, rtol)
         if differs.any():
             entry, *index = np.argwhere(differs)[0].tolist()
-            element = f" at {index}" if index else ""
-            value, wanted = (shown(array[(entry, *index, ...)].tolist()) for array in (one, other))
+            if index:
+                element = f" at {index}"
+            else:
+                element = ""
+            value, wanted = (
+                shown(array[(entry, *index, ...)].tolist()) for array in (one, other)
+            )
             row = np.asarray(rows)[entry]
-            return f"{name} of row {row} (entry {entry} of {len(one)}){element} is {value}, expected {wanted}"
+            return (
+                f"{name} of row {row} (entry {entry} of {len(one)}){element} is "
+                f"{value}, expected {wanted}"
+            )
     return None
 
 
-def _unequal(one: NDArray[Any], other: NDArray[Any], rtol: float) -> NDArray[np.bool_]:
-    if one.dtype.names is not None:  # ignores padding between the fields of a structured dtype
+def _unequal(
+    one: NDArray[Any], other: NDArray[Any], rtol: float
+) -> NDArray[np.bool_]:
+    # ignores padding between the fields of a structured dtype
+    if one.dtype.names is not None:
         return np.asarray(one != other)
     # A value that is not equal to itself is a NaN or NaT; `isnan` does not support all dtypes.
     both_nan = np.not_equal(one, one) & np.not_equal(other, other)
     if rtol and np.issubdtype(one.dtype, np.inexact):
         return ~(np.isclose(one, other, rtol=rtol, atol=0.0) | both_nan)
     shape = *one.shape, one.dtype.itemsize
-    one_bytes, other_bytes = (np.frombuffer(array.tobytes(), np.uint8).reshape(shape) for array in (one, other))
+    one_bytes, other_bytes = (
+        np.frombuffer(array.tobytes(), np.uint8).reshape(shape)
+        for array in (one, other)
+    )
     return (one_bytes != other_bytes).any(-1) & ~both_nan
 
 
 def _unlike(one: Any, other: Any) -> bool:
     # Pickles, for objects that don't define equality, or that contain a NaN or an array.
-    for question in (lambda: one is other, lambda: one == other, lambda: pickle.dumps(one) == pickle.dumps(other)):
+    for question in (
+        lambda: one is other,
+        lambda: one == other,
+        lambda: pickle.dumps(one) == pickle.dumps(other),
+    ):
         with suppress(Exception):  # a user's `==` or pickling may raise anything
             if question() is True:
                 return False

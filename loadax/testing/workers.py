@@ -18,11 +18,15 @@ from loadax.protocols import Integers
 from loadax.testing.laws import Law, show_error, show_rows
 from loadax.testing.subject import Subject
 
-THREADS = Law("threads", "concurrent reads must not share state (file positions, buffers) without a lock")
+THREADS = Law(
+    "threads",
+    "concurrent reads must not share state (file positions, buffers) without a lock",
+)
 PROCESS = Law(
     "fresh process",
-    "a pickled source must read the same rows in another process: define it at the top level of a module of its own, "
-    "and reopen files in __setstate__; or pass pickled=False to skip this check",
+    "a pickled source must read the same rows in another process: define it at the "
+    "top level of a module of its own, and reopen files in __setstate__; or pass "
+    "pickled=False to skip this check",
 )
 
 _THREADS = 4
@@ -43,9 +47,15 @@ def check_threads(subject: Subject, timeout: float) -> None:
 
     # Rows are drawn in advance, because a generator is not thread-safe.
     size = 1 + len(subject.sample) // 2
-    jobs = [partial(read, [subject.draw(size) for _ in range(_READS)]) for _ in range(_THREADS)]
+    jobs = [
+        partial(read, [subject.draw(size) for _ in range(_READS)])
+        for _ in range(_THREADS)
+    ]
     if not run_beside(jobs, timeout):
-        raise THREADS.broken(subject.name, f"not done after {timeout:g} s (a deadlock, or pass a larger timeout)")
+        raise THREADS.broken(
+            subject.name,
+            f"not done after {timeout:g} s (a deadlock, or pass a larger timeout)",
+        )
 
 
 @contextlib.contextmanager
@@ -84,7 +94,9 @@ def run_beside(jobs: Sequence[Callable[[], None]], timeout: float) -> bool:
             future.set_exception(error)
 
     for work in zip(jobs, futures, strict=True):
-        threading.Thread(target=run, args=work, name="loadax-testing", daemon=True).start()
+        threading.Thread(
+            target=run, args=work, name="loadax-testing", daemon=True
+        ).start()
     done, running = wait(futures, timeout, FIRST_EXCEPTION)
     for future in done:
         future.result()
@@ -97,29 +109,44 @@ def check_process(subject: Subject, timeout: float) -> None:
     with PROCESS.during(subject.name, "pickling it"):
         parcel = pickle.dumps((subject.source, rows))
     # Not multiprocessing, which would run the caller's script again. The search path is this process's.
-    program = f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.workers import answer; answer()"
+    program = (
+        f"import sys; sys.path[:] = {sys.path!r}; from loadax.testing.workers import "
+        "answer; answer()"
+    )
     with subprocess.Popen(  # noqa: S603 - the command is this interpreter and the line above
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # a module that imports JAX must not claim the accelerators
+        # a module that imports JAX must not claim the accelerators
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
         start_new_session=True,
     ) as child:
         try:
             reply, complaints = child.communicate(parcel, timeout)
         except subprocess.TimeoutExpired as error:
-            problem = f"a fresh process had not read it after {timeout:g} s (a deadlock, or pass another timeout)"
+            problem = (
+                f"a fresh process had not read it after {timeout:g} s (a deadlock, "
+                "or pass another timeout)"
+            )
             raise PROCESS.broken(subject.name, problem) from error
         finally:
-            if child.returncode is None:  # the whole process group, because its children would keep the pipes open
+            # the whole process group, because its children would keep the pipes open
+            if child.returncode is None:
                 os.killpg(child.pid, signal.SIGKILL)
     if child.returncode or not reply:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:]
-        problem = ": ".join([f"a fresh process that read it ended with code {child.returncode}", *last])
+        problem = ": ".join(
+            [
+                f"a fresh process that read it ended with code {child.returncode}",
+                *last,
+            ]
+        )
         raise PROCESS.broken(subject.name, problem)
     got = subject.read(rows, PROCESS, lambda _: pickle.loads(reply))  # noqa: S301 - written by `answer`
-    subject.compare(got, rows, PROCESS, f"in a fresh process, in read({show_rows(rows)})")
+    subject.compare(
+        got, rows, PROCESS, f"in a fresh process, in read({show_rows(rows)})"
+    )
 
 
 def answer() -> None:

@@ -41,13 +41,16 @@ Keep: TypeAlias = Callable[[memoryview], Any]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _registry = threading.RLock()
-_SPAWNED = "__mp_main__"  # the main script of a process that multiprocessing has spawned
+# the main script of a process that multiprocessing has spawned
+_SPAWNED = "__mp_main__"
 _MAIN = "__main__", _SPAWNED
 _SMALL = 1 << 12  # bytes; smaller arrays are sent within the message
 _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
 
-def dump(value: Any, keep: Keep, by_value: Sequence[str] = (), instead: Instead = ()) -> bytes:
+def dump(
+    value: Any, keep: Keep, by_value: Sequence[str] = (), instead: Instead = ()
+) -> bytes:
     """Pickles `value`, with its large arrays apart.
 
     Args:
@@ -75,15 +78,21 @@ def dump(value: Any, keep: Keep, by_value: Sequence[str] = (), instead: Instead 
 def extents_of(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
     """First byte and size of each buffer, aligned, in a file of all."""
     ends = list(accumulate(align(raw.nbytes) for raw in buffers))
-    return [(end - align(raw.nbytes), raw.nbytes) for end, raw in zip(ends, buffers, strict=True)]
+    return [
+        (end - align(raw.nbytes), raw.nbytes)
+        for end, raw in zip(ends, buffers, strict=True)
+    ]
 
 
 def snapshot(value: Any) -> _Snapshot | None:
     """Pickles `value` as it is now, for a later `pack`. Shares the memory of its arrays. None: it can't be pickled."""
-    out, buffers = io.BytesIO(), list[Any]()
+    out = io.BytesIO()
+    buffers = list[Any]()
     with suppress(Exception), _by_value():
         _Pickler(out, buffers.append).dump(value)
-        return out.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        return out.getvalue(), [
+            np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers
+        ]
     return None
 
 
@@ -103,7 +112,12 @@ _DISPATCHER = functools.singledispatch(lambda _: None).__code__  # type: ignore[
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a method to override
     """Pickles like cloudpickle, but memory-mapped arrays and files as their paths, and functions with a cache."""
 
-    def __init__(self, out: io.BytesIO, out_of_band: Callable[[Any], Any], instead: Instead = ()):
+    def __init__(
+        self,
+        out: io.BytesIO,
+        out_of_band: Callable[[Any], Any],
+        instead: Instead = (),
+    ):
         super().__init__(out, protocol=5, buffer_callback=out_of_band)
         self._instead = {id(value): arguments for value, arguments in instead}
         self._regions: dict[int, tuple[_Map, _Region | None]] = {}  # by id of the map
@@ -116,17 +130,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
             return REDUCERS[type(obj)](obj)
         if type(obj) is CodeType:
             # From 3.1.3 on, cloudpickle leaves out the file of code, which tracebacks and messages show.
-            return _restore_code, (obj.co_filename, *self.dispatch_table[CodeType](obj))
+            return _restore_code, (
+                obj.co_filename,
+                *self.dispatch_table[CodeType](obj),
+            )
         if type(obj) is ContextVar:
             value = {}
             with suppress(LookupError):
                 value = {"default": obj.get()}
-            return functools.partial(ContextVar, obj.name, **value), ()  # with its present value
-        if type(obj) in (np.ndarray, np.memmap) and (reduced := self._array(obj)) is not None:
+            # with its present value
+            return functools.partial(ContextVar, obj.name, **value), ()
+        if (
+            type(obj) in (np.ndarray, np.memmap)
+            and (reduced := self._array(obj)) is not None
+        ):
             return reduced
         reduced = with_fields(obj, super().reducer_override(obj))
         is_dispatcher = type(obj) is FunctionType and obj.__code__ is _DISPATCHER
-        return _reduced_dispatcher(obj) if is_dispatcher and reduced is not NotImplemented else reduced
+        if is_dispatcher and reduced is not NotImplemented:
+            return _reduced_dispatcher(obj)
+        return reduced
 
     def _array(self, array: NDArray[Any]) -> Any:
         """What pickles an array; None: what NumPy says."""
@@ -136,18 +159,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         view = self._view(array)
         if view is not None:
             return np.ndarray, view
-        own, large = array.dtype.kind in "mM" or array.dtype.isbuiltin == _ADDED, array.nbytes >= _SMALL
+        own = array.dtype.kind in "mM" or array.dtype.isbuiltin == _ADDED
+        large = array.nbytes >= _SMALL
         if large and own and not array.dtype.hasobject:
             # NumPy has no out-of-band buffers for dates and for dtypes of other packages, such as bfloat16.
-            return np.ndarray, (array.shape, array.dtype, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        if type(array) is np.memmap or not (array.flags.c_contiguous or array.flags.f_contiguous):
-            return np.array(array, order="C", subok=False).__reduce_ex__(5)  # out-of-band buffers must be contiguous
+            return np.ndarray, (
+                array.shape,
+                array.dtype,
+                np.ascontiguousarray(array).reshape(-1).view(np.uint8),
+            )
+        if type(array) is np.memmap or not (
+            array.flags.c_contiguous or array.flags.f_contiguous
+        ):
+            # out-of-band buffers must be contiguous
+            return np.array(array, order="C", subok=False).__reduce_ex__(5)
         return None
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
         """What makes `np.ndarray` a view of the mapped file: shape, dtype, region, first byte, strides; None: copy."""
         mapped, memory = map_of(array)
-        if memory is None or array.dtype.hasobject or not array.size or min(array.strides, default=0) < 0:
+        if (
+            memory is None
+            or array.dtype.hasobject
+            or not array.size
+            or min(array.strides, default=0) < 0
+        ):
             return None
         if id(memory) not in self._regions:
             self._regions[id(memory)] = memory, _region(mapped, memory, self._files)
@@ -155,7 +191,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         if region is None:
             return None
         # Computed from the address, because the `offset` of a slice is that of its base array.
-        return array.shape, array.dtype, region, array.ctypes.data - _address(memory), array.strides
+        return (
+            array.shape,
+            array.dtype,
+            region,
+            array.ctypes.data - _address(memory),
+            array.strides,
+        )
 
 
 @contextmanager
@@ -166,9 +208,13 @@ def _by_value(names: Sequence[str] = ()) -> Iterator[None]:
     """
     with _registry:
         known = cloudpickle.list_registry_pickle_by_value()
-        wanted = [sys.modules[name] for name in (*names, _SPAWNED) if name in sys.modules]
+        wanted = [
+            sys.modules[name] for name in (*names, _SPAWNED) if name in sys.modules
+        ]
         # Elsewhere that name is another one of `__main__`, which cloudpickle sends by value.
-        modules = [module for module in wanted if module.__name__ not in (*known, "__main__")]
+        modules = [
+            module for module in wanted if module.__name__ not in (*known, "__main__")
+        ]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -194,48 +240,70 @@ def _map_region(name: str, begin: int, size: int) -> NDArray[np.uint8]:
         size_now = Path(name).stat().st_size
     except OSError as error:
         raise SourceError(
-            f"{name}: a worker process can't open this file ({error.strerror}), which is mapped in the training "
-            "process; restore the file, or open the dataset by a path that all workers have"
+            f"{name}: a worker process can't open this file ({error.strerror}), "
+            "which is mapped in the training process; restore the file, or open the "
+            "dataset by a path that all workers have"
         ) from error
     if size_now < begin + size:
         raise changed(name, SHORTER)
     return FileMap(name).bytes[begin : begin + size]
 
 
-def _restore_code(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+def _restore_code(
+    filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]
+) -> CodeType:
     return make(*arguments).replace(co_filename=filename)
 
 
-def _region(array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles") -> _Region | None:
+def _region(
+    array: np.memmap[Any, Any] | None, memory: _Map, files: "_MappedFiles"
+) -> _Region | None:
     """The file region of a map; None if the file may have other contents than the map."""
     if isinstance(memory, FileMap):
-        return _Region(str(memory.path), 0, memory.length) if memory.in_place else None
+        if memory.in_place:
+            return _Region(str(memory.path), 0, memory.length)
+        return None
     # Writes to a copy-on-write map are not in the file. A replaced file has the same name, but other contents.
     if array is None or array.filename is None or array.mode == "c":
         return None
     # Maps start at a page boundary.
     begin = int(array.offset) - int(array.offset) % mmap.ALLOCATIONGRANULARITY
     name = str(array.filename)
-    return _Region(name, begin, len(memory)) if _same_file(name, begin, memory, files) else None
+    if _same_file(name, begin, memory, files):
+        return _Region(name, begin, len(memory))
+    return None
 
 
 def _address(memory: _Map) -> int:
-    view: Any = memory.bytes if isinstance(memory, FileMap) else np.frombuffer(memory, np.uint8)
+    view: Any
+    if isinstance(memory, FileMap):
+        view = memory.bytes
+    else:
+        view = np.frombuffer(memory, np.uint8)
     return int(view.ctypes.data)
 
 
-def _same_file(name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles") -> bool:
+def _same_file(
+    name: str, begin: int, memory: mmap.mmap, files: "_MappedFiles"
+) -> bool:
     """Whether the file with this name is the mapped one, as far as the kernel tells."""
     try:
         with Path(name).open("rb") as file:
-            status, mapped = os.fstat(file.fileno()), files.at(_address(memory))
+            status = os.fstat(file.fileno())
+            mapped = files.at(_address(memory))
             if status.st_size < begin + len(memory):
                 return False  # it was truncated
-            if mapped is None or mapped == (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino):
+            if mapped is None or mapped == (
+                os.major(status.st_dev),
+                os.minor(status.st_dev),
+                status.st_ino,
+            ):
                 return True
             # On layered file systems, a map has another inode than its file. So map the file again and compare the
             # two maps.
-            with mmap.mmap(file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin) as again:
+            with mmap.mmap(
+                file.fileno(), len(memory), access=mmap.ACCESS_READ, offset=begin
+            ) as again:
                 return _MappedFiles().at(_address(again)) == mapped
     except FileNotFoundError:
         return False
@@ -252,8 +320,12 @@ class _MappedFiles:
     def at(self, address: int) -> tuple[int, int, int] | None:
         """The file that is mapped at an address, as `(major, minor, inode)`; None if unknown."""
         for known in (True, False):  # it may have been mapped since the last look
-            self._spans = self._spans if known else _spans()
-            index = bisect.bisect_right(self._spans, address, key=operator.itemgetter(0)) - 1
+            if not known:
+                self._spans = _spans()
+            index = (
+                bisect.bisect_right(self._spans, address, key=operator.itemgetter(0))
+                - 1
+            )
             if index >= 0 and address < self._spans[index][1]:
                 return self._spans[index][2]
         return None
@@ -261,7 +333,11 @@ class _MappedFiles:
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
     try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            Path("/proc/self/maps")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
     except FileNotFoundError:
         return []
     spans = []
@@ -298,8 +374,12 @@ class _AnswerPickler(pickle.Pickler):
     """Pickles classes that were sent here by value by their names: the training process has them."""
 
     def persistent_id(self, obj: Any) -> Any:
-        by_value = isinstance(obj, type) and (obj.__module__ in _MAIN or obj.__module__ not in sys.modules)
-        return (obj.__module__, obj.__qualname__) if by_value else None
+        by_value = isinstance(obj, type) and (
+            obj.__module__ in _MAIN or obj.__module__ not in sys.modules
+        )
+        if by_value:
+            return (obj.__module__, obj.__qualname__)
+        return None
 
 
 @final
@@ -312,7 +392,9 @@ class _AnswerUnpickler(pickle.Unpickler):
 def reduced_cache(function: Any) -> Any:
     """A function of `functools.cache` or `lru_cache`: by its name, or to be made again, with an empty cache."""
     with contextlib.suppress(AttributeError, KeyError):
-        found = operator.attrgetter(function.__qualname__)(sys.modules[function.__module__])
+        found = operator.attrgetter(function.__qualname__)(
+            sys.modules[function.__module__]
+        )
         by_value = {*_MAIN, *cloudpickle.list_registry_pickle_by_value()}
         if found is function and function.__module__ not in by_value:
             return NotImplemented
@@ -325,7 +407,11 @@ def _reduced_dispatcher(function: Any) -> Any:
     Its functions may refer to it, so they come as its state.
     """
     default = function.registry[object]
-    others = [(kind, other) for kind, other in function.registry.items() if kind is not object]
+    others = [
+        (kind, other)
+        for kind, other in function.registry.items()
+        if kind is not object
+    ]
     return _dispatcher, (), (default, others), None, None, _register
 
 
@@ -348,20 +434,36 @@ def _register(function: Any, state: tuple[Any, Any]) -> None:
 def reduced_reference(reference: Any) -> Any:
     """A weak reference, such as decorators keep to their function: to what comes along, or to nothing."""
     target = reference()
-    return (_no_reference, ()) if target is None else (weakref.ref, (target,))
+    if target is None:
+        return (_no_reference, ())
+    return (weakref.ref, (target,))
 
 
 def reduced_file(file: Any) -> Any:
     """A file that is read: to be opened again at its path, if that is still the same file."""
     with contextlib.suppress(OSError, TypeError, ValueError):
         path = os.path.realpath(file.name)
-        if not file.writable() and os.path.samestat(os.fstat(file.fileno()), Path(path).stat()):
-            text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else ()
-            return _opened, (path, "r" if text else "rb", 0 if isinstance(file, io.FileIO) else -1, file.tell(), *text)
+        if not file.writable() and os.path.samestat(
+            os.fstat(file.fileno()), Path(path).stat()
+        ):
+            text = (
+                (file.encoding, file.errors)
+                if isinstance(file, io.TextIOWrapper)
+                else ()
+            )
+            return _opened, (
+                path,
+                "r" if text else "rb",
+                0 if isinstance(file, io.FileIO) else -1,
+                file.tell(),
+                *text,
+            )
     return NotImplemented
 
 
-def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Callable[..., Any]:
+def _cached(
+    function: Callable[..., Any], most: int | None, typed: bool
+) -> Callable[..., Any]:
     return functools.lru_cache(most, typed)(function)
 
 
@@ -379,7 +481,14 @@ def _opened(path: str, mode: str, buffering: int, position: int, *text: Any) -> 
 REDUCERS: dict[type, Callable[[Any], Any]] = {
     type(functools.cache(abs)): reduced_cache,
     weakref.ref: reduced_reference,
-    functools.cached_property: lambda cached: (type(cached), (cached.func,), {"attrname": cached.attrname}),  # no lock
+    # no lock
+    functools.cached_property: lambda cached: (
+        type(cached),
+        (cached.func,),
+        {"attrname": cached.attrname},
+    ),
     **dict.fromkeys((io.FileIO, io.BufferedReader, io.TextIOWrapper), reduced_file),
-    zipfile.ZipFile: lambda file: (zipfile.ZipFile, (file.fp,)) if file.mode == "r" else NotImplemented,
+    zipfile.ZipFile: lambda file: (
+        (zipfile.ZipFile, (file.fp,)) if file.mode == "r" else NotImplemented
+    ),
 }

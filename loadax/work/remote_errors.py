@@ -21,7 +21,9 @@ def wrap(error: BaseException) -> RemoteError:
     pickled = None
     with suppress(Exception):  # else its text is sent alone
         pickled = pickle_answer(error)
-    return RemoteError(pickled, _line(error), "".join(traceback.format_exception(error)))
+    return RemoteError(
+        pickled, _line(error), "".join(traceback.format_exception(error))
+    )
 
 
 def _line(error: BaseException) -> str:

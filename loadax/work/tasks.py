@@ -25,15 +25,22 @@ from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.protocols import Engine
 
-_TRIES = 3  # of a task beyond the first and those of the engine, and of an engine that has never finished one
+# of a task beyond the first and those of the engine, and of an engine that has never finished one
+_TRIES = 3
 _POLL = 0.2  # seconds between two looks at stragglers, and at the tasks of others
-_SLOW, _FEWEST, _LEAST = 3.0, 10, 2.0  # times the median, finished tasks, seconds
+# times the median, finished tasks, seconds
+_SLOW = 3.0
+_FEWEST = 10
+_LEAST = 2.0
 _FIRST_OF_ALL = 100  # before the queues of a pool, which have 10
 _RECENT = 1000  # tasks whose median is taken
 _PER_WORKER = (
-    64  # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
+    # tasks that are submitted at a time: no worker waits for the next one, and few are lost with an engine
+    64
 )
-_SILENT, _SILENCE = 10.0, 60.0  # times the longest, seconds: an engine may forget tasks, as executorlib does
+# times the longest, seconds: an engine may forget tasks, as executorlib does
+_SILENT = 10.0
+_SILENCE = 60.0
 
 
 class Tasks(Protocol):
@@ -77,24 +84,41 @@ def checked_engine(value: Any, name: str = "executor") -> Engine | None:
         ArgumentError: When it is neither an executor nor a function, or this is a worker that imports the main script.
     """
     if value is not None and hasattr(current_process(), "_inheriting"):
-        sys.tracebacklimit = 0  # this process ends now; each one of a pool would print a traceback
+        # this process ends now; each one of a pool would print a traceback
+        sys.tracebacklimit = 0
         raise ArgumentError(
-            f"{name}= in a worker process that imports the main script to find what it defines; put the code that "
+            f"{name}= in a worker process that imports the main script to find what "
+            "it defines; put the code that "
             'runs there under `if __name__ == "__main__":`'
         )
-    is_function = callable(value) and not isinstance(value, type) and not _takes_arguments(value)
+    is_function = (
+        callable(value)
+        and not isinstance(value, type)
+        and not _takes_arguments(value)
+    )
     if value is None or isinstance(value, Executor) or is_function:
         return value
-    if type(value).__name__ == "Parallel" and type(value).__module__.startswith("joblib."):
-        remedy = f"pass the processes that joblib uses: {name}=joblib.externals.loky.get_reusable_executor"
+    if type(value).__name__ == "Parallel" and type(value).__module__.startswith(
+        "joblib."
+    ):
+        remedy = (
+            "pass the processes that joblib uses: "
+            f"{name}=joblib.externals.loky.get_reusable_executor"
+        )
     elif type(value).__module__.partition(".")[0] == "submitit":
-        remedy = f"on SLURM, pass a cluster of dask_jobqueue: {name}=distributed.Client(SLURMCluster(…)).get_executor()"
+        remedy = (
+            "on SLURM, pass a cluster of dask_jobqueue: "
+            f"{name}=distributed.Client(SLURMCluster(…)).get_executor()"
+        )
     elif isinstance(value, type) and issubclass(value, Executor):
         remedy = f"pass a function that makes one: {name}=lambda: {value.__name__}(…)"
     elif callable(getattr(value, "get_executor", None)):
         remedy = f"pass {name}=client.get_executor()"
     else:
-        remedy = "pass an instance of concurrent.futures.Executor, or a function without arguments that makes one"
+        remedy = (
+            "pass an instance of concurrent.futures.Executor, or a function without "
+            "arguments that makes one"
+        )
     raise ArgumentError(f"{name}={shown(value)} is not an executor; {remedy}")
 
 
@@ -116,12 +140,20 @@ def open_engine(engine: Engine, name: str = "executor") -> Executor:
         ArgumentError: When the function returns something else, or processes that import a main script that is no file.
             `name`: argument that has it.
     """
-    executor: Any = engine if isinstance(engine, Executor) else engine()
+    executor: Any
+    if isinstance(engine, Executor):
+        executor = engine
+    else:
+        executor = engine()
     if isinstance(executor, Executor):
         _check_main_script(executor, name)
         return executor
-    remedy = "return a concurrent.futures.Executor, such as Dask's client.get_executor()"
-    raise ArgumentError(f"the function of {name}= returned {shown(executor)}; {remedy}", argument=name)
+    remedy = (
+        "return a concurrent.futures.Executor, such as Dask's client.get_executor()"
+    )
+    raise ArgumentError(
+        f"the function of {name}= returned {shown(executor)}; {remedy}", argument=name
+    )
 
 
 def shut_down(executor: Executor, *, wait: bool) -> None:
@@ -133,7 +165,9 @@ def shut_down(executor: Executor, *, wait: bool) -> None:
     if wait or parent_process() is None:
         executor.shutdown(wait)
         return
-    ending = threading.Thread(target=executor.shutdown, name="loadax-shutdown", daemon=True)
+    ending = threading.Thread(
+        target=executor.shutdown, name="loadax-shutdown", daemon=True
+    )
     ending.start()
     Finalize(None, ending.join, exitpriority=_FIRST_OF_ALL)
 
@@ -144,8 +178,10 @@ def _check_main_script(executor: Executor, name: str) -> None:
     if script is None or script.exists():
         return
     raise ArgumentError(
-        f"{name}= is a pool of spawned processes, which import the main script, {script}, that is no file; save the "
-        'script to a file, with the code that runs under `if __name__ == "__main__":`, or run it by python -c',
+        f"{name}= is a pool of spawned processes, which import the main script, "
+        f"{script}, that is no file; save the "
+        "script to a file, with the code that runs under `if __name__ == "
+        '"__main__":`, or run it by python -c',
         argument=name,
     )
 
@@ -161,20 +197,29 @@ def check_import(error: BaseException, whose: str, argument: str) -> None:
     Raises:
         ArgumentError: When it has.
     """
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "loadax":
+    if (
+        isinstance(error, ImportError)
+        and (error.name or "").partition(".")[0] == "loadax"
+    ):
         raise ArgumentError(
-            f"the workers of {whose} can't import loadax ({error}); install it there, in the same version",
+            f"the workers of {whose} can't import loadax ({error}); install it "
+            "there, in the same version",
             argument=argument,
         ) from error
 
 
 def capacity_of(executor: Executor) -> int:
     """Number of tasks that an executor runs at a time, as far as it tells; else a number that limits nothing."""
-    client = getattr(executor, "_client", None)  # Dask has no public way from an executor to its client
-    with suppress(Exception):  # whatever a lost scheduler raises, or an executor that has no such attribute
-        if client is not None and type(executor).__module__.startswith("distributed."):
+    # Dask has no public way from an executor to its client
+    client = getattr(executor, "_client", None)
+    # whatever a lost scheduler raises, or an executor that has no such attribute
+    with suppress(Exception):
+        if client is not None and type(executor).__module__.startswith(
+            "distributed."
+        ):
             return sum(client.nthreads().values())
-        for name in ("_max_workers", "max_workers"):  # of those of Python, loky and mpi4py; of executorlib
+        # of those of Python, loky and mpi4py; of executorlib
+        for name in ("_max_workers", "max_workers"):
             workers = getattr(executor, name, None)
             if isinstance(workers, int):
                 return workers
@@ -185,7 +230,9 @@ def _runs_main_script(executor: Executor) -> bool:
     """Whether processes of a pool import a main script that never asks for its name, and so run all of it."""
     script = _imported_script(executor)
     try:
-        return script is not None and "__name__" not in script.read_text(errors="replace")
+        return script is not None and "__name__" not in script.read_text(
+            errors="replace"
+        )
     except OSError:
         return False
 
@@ -211,7 +258,8 @@ def index_engine(value: Any, index: Any) -> Engine | None:
     engine = checked_engine(value)
     if engine is not None and index is None:
         raise ArgumentError(
-            "executor= needs index=, a folder that all its workers share: they keep parts of the result there",
+            "executor= needs index=, a folder that all its workers share: they keep "
+            "parts of the result there",
             argument="index",
         )
     return engine
@@ -230,11 +278,15 @@ class TaskRun:
     """
 
     def __init__(self, tasks: Tasks, engine: Engine, window: int, *, remote: bool):
-        self._tasks, self._engine, self._window, self._remote = tasks, engine, window, remote
+        self._tasks = tasks
+        self._engine = engine
+        self._window = window
+        self._remote = remote
         self._executor: Executor | None = None
         self._workers = 1  # of the executor
         self._running: dict[Future[Any], _Attempt] = {}
-        self._former: dict[Future[Any], _Attempt] = {}  # of executors that were given up; some may still answer
+        # of executors that were given up; some may still answer
+        self._former: dict[Future[Any], _Attempt] = {}
         self._again: deque[int] = deque()
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._finished: set[int] = set()
@@ -242,10 +294,14 @@ class TaskRun:
         self._breaks = 0  # executors that broke since a task was finished
         self._lost: Counter[int] = Counter()  # by task
         self._is_lossy = False
-        self._orders, self._newest = 0, 0  # of submissions: how many, and the last one that was answered
-        self._overtaken: dict[int, float] = {}  # by order: when an answer to a later submission was seen
+        # of submissions: how many, and the last one that was answered
+        self._orders = 0
+        self._newest = 0
+        # by order: when an answer to a later submission was seen
+        self._overtaken: dict[int, float] = {}
         self._seconds: deque[float] = deque(maxlen=_RECENT)
-        self._longest, self._next_look = 0.0, 0.0
+        self._longest = 0.0
+        self._next_look = 0.0
         self._silence = Patience(_SILENCE, inf)  # since the last answer
         self._failed: tuple[int, BaseException] | None = None
 
@@ -273,7 +329,11 @@ class TaskRun:
                 former = self._former.pop(future, None)
                 if attempt is not None:
                     self._take(future, attempt, restore)
-                elif former is not None and not future.cancelled() and future.exception() is None:
+                elif (
+                    former is not None
+                    and not future.cancelled()
+                    and future.exception() is None
+                ):
                     self._take(future, former, restore)
             is_whole = True
         finally:
@@ -285,7 +345,9 @@ class TaskRun:
         """Submits tasks, and says whether all are finished. Raises the error of the first task that has one."""
         if self._failed is not None:
             # Tasks before it may fail too; those of an engine may have to wait for others first.
-            if self._remote or all(attempt.number > self._failed[0] for attempt in self._running.values()):
+            if self._remote or all(
+                attempt.number > self._failed[0] for attempt in self._running.values()
+            ):
                 raise self._failed[1]
             return False
         while len(self._running) < self._window_now():
@@ -297,13 +359,22 @@ class TaskRun:
         if self._remote and perf_counter() > self._next_look:
             self._next_look = perf_counter() + _POLL
             self._check_silence()
-            if self._executor is not None and len(self._running) >= self._window_now():
-                self._workers = capacity_of(self._executor)  # some have come, such as those of an adaptive cluster
-            if len(self._running) < self._window_now() and len(self._seconds) >= _FEWEST:
+            if (
+                self._executor is not None
+                and len(self._running) >= self._window_now()
+            ):
+                # some have come, such as those of an adaptive cluster
+                self._workers = capacity_of(self._executor)
+            if (
+                len(self._running) < self._window_now()
+                and len(self._seconds) >= _FEWEST
+            ):
                 self._copy_stragglers(call)
         if self._again or not self._tasks.is_complete():
             return False
-        return all(attempt.number in self._finished for attempt in self._running.values())
+        return all(
+            attempt.number in self._finished for attempt in self._running.values()
+        )
 
     def _window_now(self) -> int:
         """Number of tasks that the engine may have now."""
@@ -328,16 +399,25 @@ class TaskRun:
         self._running[future] = _Attempt(number, self._orders, perf_counter())
         future.add_done_callback(self._queue.put)
 
-    def _take(self, future: Future[Any], attempt: _Attempt, restore: Callable[[Any], BaseException]) -> None:
+    def _take(
+        self,
+        future: Future[Any],
+        attempt: _Attempt,
+        restore: Callable[[Any], BaseException],
+    ) -> None:
         self._silence = Patience(max(_SILENCE, _SILENT * self._longest), inf)
         self._newest = max(self._newest, attempt.order)
         self._overtaken.pop(attempt.order, None)
         try:
             result = future.result()
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each engine has its own
-            has_copy = any(other.number == attempt.number for other in self._running.values())
+            has_copy = any(
+                other.number == attempt.number for other in self._running.values()
+            )
             if attempt.number not in self._finished and not has_copy:
-                self._lose(error, attempt.number, is_broken=isinstance(error, BrokenExecutor))
+                self._lose(
+                    error, attempt.number, is_broken=isinstance(error, BrokenExecutor)
+                )
             return
         if attempt.number in self._finished:
             return
@@ -365,8 +445,8 @@ class TaskRun:
         if is_broken and isinstance(self._engine, Executor):
             name = type(self._engine).__name__
             raise WorkerError(
-                f"the {name} can't be used any more ({error}); pass a function that makes one, such as "
-                f"executor=lambda: {name}(…)"
+                f"the {name} can't be used any more ({error}); pass a function that "
+                f"makes one, such as executor=lambda: {name}(…)"
             ) from error
         self._losses += 1
         self._lost[number] += 1
@@ -374,28 +454,54 @@ class TaskRun:
         if is_broken:
             self._breaks += 1
         is_stillborn = is_broken and not self._finished
-        if is_stillborn and self._executor is not None and _runs_main_script(self._executor):
+        if (
+            is_stillborn
+            and self._executor is not None
+            and _runs_main_script(self._executor)
+        ):
             raise WorkerError(
-                f"the executor has lost task {number}, and finished none: {type(error).__name__}: {error}; each of its "
-                "processes runs the main script, which nothing in it prevents: put the code that runs there under "
+                f"the executor has lost task {number}, and finished none: "
+                f"{type(error).__name__}: {error}; each of its processes runs the "
+                "main script, which nothing in it prevents: put the code that runs "
+                "there under "
                 '`if __name__ == "__main__":`'
             ) from None
         if self._lost[number] > _TRIES or (is_stillborn and self._breaks > _TRIES):
-            in_row = f"tasks {self._losses} times in a row, without finishing any, task {number} last"
-            losses = in_row if self._losses > _TRIES else f"task {number} {self._lost[number]} times"
-            what = f"the executor has lost {losses}: {type(error).__name__}: {error}; look at the log of its workers"
+            in_row = (
+                f"tasks {self._losses} times in a row, without finishing any, task "
+                f"{number} last"
+            )
+            if self._losses > _TRIES:
+                losses = in_row
+            else:
+                losses = f"task {number} {self._lost[number]} times"
+            what = (
+                f"the executor has lost {losses}: {type(error).__name__}: {error}; "
+                "look at the log of its workers"
+            )
             if is_stillborn:
                 raise WorkerError(
-                    f"{what}: no task was ever finished, so its processes may end when they start. Spawned ones import "
-                    'the main script: put the code that runs there under `if __name__ == "__main__":`. Or they lack '
+                    f"{what}: no task was ever finished, so its processes may end "
+                    "when they start. Spawned ones import "
+                    "the main script: put the code that runs there under `if "
+                    '__name__ == "__main__":`. Or they lack '
                     "memory"
                 ) from None
             raise WorkerError(f"{what}: they may lack memory") from error
-        log.warning("the executor has lost task %d (%s: %s): it is run again", number, type(error).__name__, error)
-        is_replaced = is_broken or (self._losses > 1 and not isinstance(self._engine, Executor))
+        log.warning(
+            "the executor has lost task %d (%s: %s): it is run again",
+            number,
+            type(error).__name__,
+            error,
+        )
+        is_replaced = is_broken or (
+            self._losses > 1 and not isinstance(self._engine, Executor)
+        )
         if is_replaced or self._is_suspect():
             running = {attempt.number for attempt in self._running.values()}
-            self._again.extend(sorted(running - self._finished - {number, *self._again}))
+            self._again.extend(
+                sorted(running - self._finished - {number, *self._again})
+            )
             for future in self._running if not is_replaced else ():
                 future.cancel()
             self._former.update(self._running)
@@ -403,9 +509,11 @@ class TaskRun:
         if is_replaced:
             self._close(wait=False)
         if self._is_suspect():
-            self._again.appendleft(number)  # first, so that it is known soon whether nothing can be run
+            # first, so that it is known soon whether nothing can be run
+            self._again.appendleft(number)
         else:
-            self._again.append(number)  # after the others, since it may be what kills workers
+            # after the others, since it may be what kills workers
+            self._again.append(number)
 
     def _check_silence(self) -> None:
         """Makes an engine again that has not answered for long, if it did before; its answers count even then."""
@@ -413,24 +521,42 @@ class TaskRun:
             return
         error = TimeoutError(f"no task has ended for {self._silence.waited:.0f} s")
         if self._seconds and not isinstance(self._engine, Executor):
-            self._lose(error, next(iter(self._running.values())).number, is_broken=True)
+            self._lose(
+                error, next(iter(self._running.values())).number, is_broken=True
+            )
         else:
-            text = "%s, of %d that the executor has; if it has lost its workers, end this program and run it again"
+            text = (
+                "%s, of %d that the executor has; if it has lost its workers, end "
+                "this program and run it again"
+            )
             log.warning(text, error, len(self._running))
 
     def _copy_stragglers(self, call: Call) -> None:
         """Submits tasks again that take far longer than others did, now that there are no others to submit."""
-        limit, now = max(_LEAST, _SLOW * median(self._seconds)), perf_counter()
+        limit = max(_LEAST, _SLOW * median(self._seconds))
+        now = perf_counter()
         copies = Counter(attempt.number for attempt in self._running.values())
         for number, order, began in list(self._running.values()):
             # A task has begun when a later one is finished; else it may wait for one that has not.
             is_overtaken = order < self._newest
-            since = self._overtaken.setdefault(order, now) if is_overtaken else max(began, self._silence.since)
+            if is_overtaken:
+                since = self._overtaken.setdefault(order, now)
+            else:
+                since = max(began, self._silence.since)
             slow = now - since > limit and number not in self._finished
             if self._again:  # the executor is broken
                 break
-            if slow and copies[number] == 1 and len(self._running) < self._window_now():
-                log.info("task %d takes more than %.1f s: it is run a second time beside the first", number, limit)
+            if (
+                slow
+                and copies[number] == 1
+                and len(self._running) < self._window_now()
+            ):
+                log.info(
+                    "task %d takes more than %.1f s: it is run a second time beside "
+                    "the first",
+                    number,
+                    limit,
+                )
                 self._submit(call, number)
 
     def _close(self, *, wait: bool) -> None:

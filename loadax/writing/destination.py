@@ -39,7 +39,9 @@ from loadax.sources.zarr.names import FINISHED, PARTIAL, VERSION
 from loadax.writing.keys import KEPT_PARTS, keys_below, own_keys
 from loadax.writing.layout import Layout, array_label
 
-_PART, _AFTER_PARTS = "loadax.part-", "loadax.part."  # key range of the processes' files: "." follows "-"
+# key range of the processes' files: "." follows "-"
+_PART = "loadax.part-"
+_AFTER_PARTS = "loadax.part."
 _FUNCTIONS = " (functions are compared by their code and the values that they use)"
 _MEANT = {
     f"data.{FILES}": " (the locations, sizes and times of change of the files that are read)",
@@ -69,17 +71,29 @@ class Destination:
     """
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None):
-        self._path = checked_path("path", path, "the path or URL of a folder to write to")
+        self._path = checked_path(
+            "path", path, "the path or URL of a folder to write to"
+        )
         self.location = redact(self._path if shown is None else shown)
         self.local = local_path(path)
         if self.local is not None and self.local.exists() and not self.local.is_dir():
-            raise ArgumentError(f"{self.location} is a file; pass the path of a new folder")
+            raise ArgumentError(
+                f"{self.location} is a file; pass the path of a new folder"
+            )
         # No cache: nothing is read twice.
         self._context = new_context(0)
-        folder = self._path if self._path.endswith("/") else f"{self._path}/"
-        self.store: ts.KvStore = wait(ts.KvStore.open(key_value_spec(folder), context=self._context), self.location)
+        if self._path.endswith("/"):
+            folder = self._path
+        else:
+            folder = f"{self._path}/"
+        self.store: ts.KvStore = wait(
+            ts.KvStore.open(key_value_spec(folder), context=self._context),
+            self.location,
+        )
 
-    def begin(self, content: dict[str, Any], *, resume: bool, share: Share | None) -> bool:
+    def begin(
+        self, content: dict[str, Any], *, resume: bool, share: Share | None
+    ) -> bool:
         """Prepares the destination for a store, and returns whether there is anything to write.
 
         Args:
@@ -91,28 +105,35 @@ class Destination:
             ArgumentError: When the destination is occupied, or its store has other contents.
         """
         # In this order, because another process may meanwhile write marker, arrays and manifest and delete the marker.
-        occupied, partial, manifest = self._occupied(), self._marker(PARTIAL), self._marker(FINISHED)
+        occupied = self._occupied()
+        partial = self._marker(PARTIAL)
+        manifest = self._marker(FINISHED)
         if manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location} is a finished store of {manifest.get('rows')} rows; {self._remedy}",
+                    f"{self.location} is a finished store of {manifest.get('rows')} "
+                    f"rows; {self._remedy}",
                     argument="overwrite",
                 )
             self._compare(manifest, content, share)
             # The process that finished it was stopped before the cleanup, or was of a version without these parts.
-            if partial is not None or (self.local is not None and self.kept_parts.exists()):
+            if partial is not None or (
+                self.local is not None and self.kept_parts.exists()
+            ):
                 self._tidy()
             return False
         if partial is not None:
             if not resume and share is None:
                 raise ArgumentError(
-                    f"{self.location} is an unfinished store; pass resume=True to resume it, or {self._remedy}",
+                    f"{self.location} is an unfinished store; pass resume=True to "
+                    f"resume it, or {self._remedy}",
                     argument="resume",
                 )
             self._compare(partial, content, share)
         elif occupied:
             raise ArgumentError(
-                f"{self.location} is not empty and not a store of loadax; choose another path, or delete it yourself"
+                f"{self.location} is not empty and not a store of loadax; choose "
+                "another path, or delete it yourself"
             )
         else:
             self._write(PARTIAL, content)
@@ -120,13 +141,17 @@ class Destination:
 
     def finished(self) -> dict[str, Any] | None:
         """The manifest of a finished store whose last writer has cleaned up; None: there is none."""
-        return self._marker(FINISHED) if self._marker(PARTIAL) is None else None
+        if self._marker(PARTIAL) is None:
+            return self._marker(FINISHED)
+        return None
 
     def shard_rows(self) -> int | None:
         """Rows of a part of the store that is there, finished or not; None if there is none."""
         described = self._marker(PARTIAL) or self._marker(FINISHED) or {}
         rows = described.get("shard_rows")
-        return rows if isinstance(rows, int) and rows > 0 else None
+        if isinstance(rows, int) and rows > 0:
+            return rows
+        return None
 
     def is_complete(self) -> bool:
         """Whether all parts are written."""
@@ -141,24 +166,28 @@ class Destination:
         if self._marker(FINISHED) is None and self._marker(PARTIAL) is None:
             if self._occupied():
                 raise ArgumentError(
-                    f"{self.location}: overwrite=True deletes only stores that loadax wrote, and this is not one; "
-                    "choose another path, or delete it yourself"
+                    f"{self.location}: overwrite=True deletes only stores that "
+                    "loadax wrote, and this is not one; choose another path, or "
+                    "delete it yourself"
                 )
             return False
         if self.local is None:
             raise ArgumentError(
-                f"{self.location}: overwrite=True renames folders, which object stores can't; {self._remedy}"
+                f"{self.location}: overwrite=True renames folders, which object "
+                f"stores can't; {self._remedy}"
             )
         real = Path(os.path.realpath(self.local))
         if os.path.ismount(real) or not os.access(real.parent, os.W_OK):
             raise ArgumentError(
-                f"{self.location} can't be renamed: it is a mount point, or {real.parent} can't be written; "
-                "write to a folder in it, or delete the store first"
+                f"{self.location} can't be renamed: it is a mount point, or "
+                f"{real.parent} can't be written; write to a folder in it, or delete "
+                "the store first"
             )
         if foreign := self.foreign():
             raise ArgumentError(
-                f"{self.location}: overwrite=True would delete files that don't belong to the store: "
-                f"{some(foreign, _NAMED)}; move them elsewhere, or choose another path"
+                f"{self.location}: overwrite=True would delete files that don't "
+                f"belong to the store: {some(foreign, _NAMED)}; move them elsewhere, "
+                "or choose another path"
             )
         return True
 
@@ -172,7 +201,8 @@ class Destination:
         assert self.local is not None
         target = Path(os.path.realpath(self.local))
         prefix = f".{target.name}"
-        if self._marker(FINISHED) is not None:  # else what a killed writer left may be the only complete store
+        # else what a killed writer left may be the only complete store
+        if self._marker(FINISHED) is not None:
             for left in left_behind(target.parent, prefix):
                 self._clear(left)
         with temporary_file(target.parent, prefix=prefix) as (_, lock):
@@ -182,18 +212,28 @@ class Destination:
                 beside._write(PARTIAL, content)
                 yield beside
             except BaseException as error:
-                error.add_note(f"loadax: {self.location} is unchanged: the new store is unfinished, and is deleted")
+                error.add_note(
+                    f"loadax: {self.location} is unchanged: the new store is "
+                    "unfinished, and is deleted"
+                )
                 shutil.rmtree(new, ignore_errors=True)
                 raise
             try:
                 _uninterrupted(partial(self._swap, target, lock))
                 self._clear(lock)
             except KeyboardInterrupt as error:
-                state = f"is unchanged; {new}" if new.exists() else f"is the new store; the old one, {old},"
-                error.add_note(f"loadax: {self.location} {state} is deleted by the next overwrite")
+                if new.exists():
+                    state = f"is unchanged; {new}"
+                else:
+                    state = f"is the new store; the old one, {old},"
+                error.add_note(
+                    f"loadax: {self.location} {state} is deleted by the next "
+                    "overwrite"
+                )
                 raise
             except SourceError:
-                lock.unlink()  # so that the new store, which is complete, is not swept
+                # so that the new store, which is complete, is not swept
+                lock.unlink()
                 raise
 
     def restore(self) -> None:
@@ -203,10 +243,18 @@ class Destination:
         target = Path(os.path.realpath(self.local))
         for lock in left_behind(target.parent, f".{target.name}"):
             new = lock.with_name(lock.name + BESIDE[0])
-            if not target.exists() and new.is_dir() and Destination(new).is_complete():
+            if (
+                not target.exists()
+                and new.is_dir()
+                and Destination(new).is_complete()
+            ):
                 new.rename(target)
                 self._clear(lock)
-                log.warning("%s: a process was killed while it replaced this store; the new one is here now", target)
+                log.warning(
+                    "%s: a process was killed while it replaced this store; the new "
+                    "one is here now",
+                    target,
+                )
 
     def _swap(self, target: Path, lock: Path) -> None:
         """Renames the store at `target` to the old one beside a lock file, and the new one to `target`."""
@@ -221,8 +269,9 @@ class Destination:
                     with suppress(OSError):
                         old.rename(target)
                     raise SourceError(
-                        f"{self.location}: the old store can't be replaced by the new one: {error}; "
-                        f"the new store is complete at {new}: move it to its destination, or delete it"
+                        f"{self.location}: the old store can't be replaced by the "
+                        f"new one: {error}; the new store is complete at {new}: move "
+                        "it to its destination, or delete it"
                     ) from error
                 self._delete(old, lock)  # another process was faster
             else:
@@ -242,10 +291,15 @@ class Destination:
     def _delete(self, old: Path, lock: Path) -> None:
         """Deletes a store that was replaced, unless foreign files have appeared in it."""
         if Destination(old).foreign():
-            log.warning("%s: files that appeared during the overwrite were moved to %s", self.location, old)
+            log.warning(
+                "%s: files that appeared during the overwrite were moved to %s",
+                self.location,
+                old,
+            )
             return
         with suppress(OSError):  # a full disk
-            lock.write_bytes(b"old")  # once half of it is deleted, files of it may seem to be foreign
+            # once half of it is deleted, files of it may seem to be foreign
+            lock.write_bytes(b"old")
         shutil.rmtree(old, ignore_errors=True)
         lock.write_bytes(b"")
 
@@ -254,13 +308,17 @@ class Destination:
         assert self.local is not None
         arrays = (self._marker(FINISHED) or self._marker(PARTIAL) or {}).get("arrays")
         keys = keys_below(self.local)
-        return sorted({*keys} - {*own_keys(keys, arrays if isinstance(arrays, dict) else ())})
+        return sorted(
+            {*keys} - {*own_keys(keys, arrays if isinstance(arrays, dict) else ())}
+        )
 
     @property
     def _remedy(self) -> str:
         """Advice for a store that exists."""
         overwrite = "pass overwrite=True to start over"
-        return "write to another URL, or delete the store first" if self.local is None else overwrite
+        if self.local is None:
+            return "write to another URL, or delete the store first"
+        return overwrite
 
     def create(self, layout: Layout, attributes: Attributes) -> list[ts.TensorStore]:
         """Opens the arrays of the store, in leaf order, and creates missing ones with their attributes."""
@@ -268,14 +326,32 @@ class Destination:
         for array in layout.arrays:
             spec = {
                 "driver": "zarr3",
-                "metadata": {**layout.metadata(array), "attributes": dict(attributes.get(array.name, {}))},
-                "store_data_equal_to_fill_value": True,  # so that a missing chunk is always an error
+                "metadata": {
+                    **layout.metadata(array),
+                    "attributes": dict(attributes.get(array.name, {})),
+                },
+                # so that a missing chunk is always an error
+                "store_data_equal_to_fill_value": True,
                 "fill_missing_data_reads": False,
             }
-            folder = self.store / f"{array.name}/" if array.name else self.store
-            opening.append(ts.open(spec, kvstore=folder, context=self._context, create=True, open=True))
+            if array.name:
+                folder = self.store / f"{array.name}/"
+            else:
+                folder = self.store
+            opening.append(
+                ts.open(
+                    spec,
+                    kvstore=folder,
+                    context=self._context,
+                    create=True,
+                    open=True,
+                )
+            )
         names = [array.name for array in layout.arrays]
-        arrays = [wait(future, array_label(self.location, name)) for future, name in zip(opening, names, strict=True)]
+        arrays = [
+            wait(future, array_label(self.location, name))
+            for future, name in zip(opening, names, strict=True)
+        ]
         if names != [""]:
             self._write("zarr.json", self._group(names))
         return arrays
@@ -295,7 +371,8 @@ class Destination:
             if any(self._marker(name) is None for name in markers):
                 # Either others are not done, or one of them has already found all markers and written the manifest.
                 return self._marker(FINISHED) is not None
-        self._write(FINISHED, content)  # several processes may find all markers: they write the same
+        # several processes may find all markers: they write the same
+        self._write(FINISHED, content)
         self._tidy()
         return True
 
@@ -304,14 +381,21 @@ class Destination:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         try:
-            wait(self.store.write(name, json.dumps(content, indent=1).encode()), f"{self.location}: {name}")
+            wait(
+                self.store.write(name, json.dumps(content, indent=1).encode()),
+                f"{self.location}: {name}",
+            )
         except NotImplementedError as error:
             raise ArgumentError(
-                f"{self.location} can't be written to ({error}); pass a local path, or an s3:// or gs:// URL"
+                f"{self.location} can't be written to ({error}); pass a local path, "
+                "or an s3:// or gs:// URL"
             ) from redacted(error)
 
     def _tidy(self) -> None:
-        wait(self.store.delete_range(ts.KvStore.KeyRange(_PART, _AFTER_PARTS)), self.location)
+        wait(
+            self.store.delete_range(ts.KvStore.KeyRange(_PART, _AFTER_PARTS)),
+            self.location,
+        )
         if self.local is not None:
             shutil.rmtree(self.kept_parts, ignore_errors=True)
         wait(self.store.write(PARTIAL, None), f"{self.location}: {PARTIAL}")
@@ -319,12 +403,20 @@ class Destination:
     def _occupied(self) -> bool:
         """Whether the folder contains anything but markers of loadax, which a killed process may leave behind."""
         if self.local is None:
-            return any(wait(self.store.read(name), self.location).state == "value" for name in MARKERS)
-        return self.local.exists() and any(not entry.name.startswith("loadax.") for entry in self.local.iterdir())
+            return any(
+                wait(self.store.read(name), self.location).state == "value"
+                for name in MARKERS
+            )
+        return self.local.exists() and any(
+            not entry.name.startswith("loadax.") for entry in self.local.iterdir()
+        )
 
-    def _compare(self, stored: dict[str, Any], content: dict[str, Any], share: Share | None) -> None:
+    def _compare(
+        self, stored: dict[str, Any], content: dict[str, Any], share: Share | None
+    ) -> None:
         data = content.get("data")
-        stored, content = ({**each, "recipe": None} for each in (stored, content))  # a shortcut, that data decides
+        # a shortcut, that data decides
+        stored, content = ({**each, "recipe": None} for each in (stored, content))
         if share is not None and isinstance(data, dict):
             # Other processes may read copies of the files, with other modification times.
             content = {**content, "data": {**data, FILES: None}}
@@ -332,8 +424,8 @@ class Destination:
         if difference:
             field, old, new = difference
             raise ArgumentError(
-                f"{self.location} was started with {field} = {json.dumps(old):.200}, but now it is "
-                f"{json.dumps(new):.200}{_MEANT.get(field, '')}; "
+                f"{self.location} was started with {field} = {json.dumps(old):.200}, "
+                f"but now it is {json.dumps(new):.200}{_MEANT.get(field, '')}; "
                 f"resume with the same data and arguments, or {self._remedy}",
                 argument="overwrite",
             )
@@ -341,9 +433,21 @@ class Destination:
     def _group(self, names: list[str]) -> dict[str, Any]:
         """Group metadata with consolidated metadata of its arrays, for servers that can't list folders."""
         reads = {name: self.store.read(f"{name}/zarr.json") for name in names}
-        members = {name: json.loads(wait(read, array_label(self.location, name)).value) for name, read in reads.items()}
-        consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
-        return {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": consolidated}
+        members = {
+            name: json.loads(wait(read, array_label(self.location, name)).value)
+            for name, read in reads.items()
+        }
+        consolidated = {
+            "kind": "inline",
+            "must_understand": False,
+            "metadata": members,
+        }
+        return {
+            "zarr_format": 3,
+            "node_type": "group",
+            "attributes": {},
+            "consolidated_metadata": consolidated,
+        }
 
 
 def _uninterrupted(call: Callable[[], object]) -> None:
@@ -363,8 +467,12 @@ def _difference(old: Any, new: Any, field: str) -> tuple[str, Any, Any] | None:
         for key in dict.fromkeys([*new, *old]):
             if not differs(old.get(key), new.get(key), key):
                 continue
-            nested = _difference(old.get(key), new.get(key), f"{field}.{key}" if field else key)
+            nested = _difference(
+                old.get(key), new.get(key), f"{field}.{key}" if field else key
+            )
             if nested:
                 return nested
         return None
-    return None if old == new else (field, old, new)
+    if old == new:
+        return None
+    return (field, old, new)

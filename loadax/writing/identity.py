@@ -23,7 +23,11 @@ import numpy as np
 from loadax.core.distributed import this_process
 from loadax.errors import LoadaxError
 from loadax.files.files import Files
-from loadax.files.identity import digest_of as digest_of_files, resolved, stat_identity
+from loadax.files.identity import (
+    digest_of as digest_of_files,
+    resolved,
+    stat_identity,
+)
 from loadax.files.paths import local_path
 from loadax.kept.index_folder import FILES
 from loadax.protocols import Integers
@@ -35,27 +39,47 @@ _MOST_FILES = 1 << 14
 _MOST_MEMORY = 64 << 20  # bytes
 _SAMPLE_BYTES = 64 << 20  # that a sample of rows may decode
 _LEAST_ROWS = 3
-_PLAIN = (str, bytes, int, float, complex, type(None), *(Decimal, Fraction, date, time, timedelta, UUID, PurePath))
+_PLAIN = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    *(Decimal, Fraction, date, time, timedelta, UUID, PurePath),
+)
 
 
 def identify(source: BaseSource) -> dict[str, str | None]:
     """Digests of a source's files and of its data in memory; None for a part that it does not have."""
-    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))  # one at a time: they may be copies
+    # one at a time: they may be copies
+    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
     first = next(arrays, None)
-    memory = None if first is None else digest_of(itertools.chain([first], arrays))
-    files = [] if this_process().count > 1 else [file for part in walk(source) for file in _files_of(part)]
+    if first is None:
+        memory = None
+    else:
+        memory = digest_of(itertools.chain([first], arrays))
+    if this_process().count > 1:
+        files = []
+    else:
+        files = [file for part in walk(source) for file in _files_of(part)]
     return {FILES: digest_of_files(files) if files else None, "memory": memory}
 
 
 def spread(size: int, most: int) -> Integers:
     """Evenly spaced sample of `range(size)`, at most `most` entries, including the first and last."""
-    return np.unique(np.linspace(0, max(0, size - 1), min(most, size)).astype(np.int64))
+    return np.unique(
+        np.linspace(0, max(0, size - 1), min(most, size)).astype(np.int64)
+    )
 
 
 def sample_size(source: BaseSource, row_bytes: int, most: int) -> int:
     """Number of rows of a sample, bounded by the bytes of the chunks that it decodes."""
     starts = chunk_starts(source)
-    decoded = 1 if starts is None else max(1, len(source) // len(starts))
+    if starts is None:
+        decoded = 1
+    else:
+        decoded = max(1, len(source) // len(starts))
     return max(_LEAST_ROWS, min(most, _SAMPLE_BYTES // max(1, row_bytes * decoded)))
 
 
@@ -64,7 +88,10 @@ def digest_of(arrays: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for array in map(np.asarray, arrays):
         plain = array.dtype.kind not in "US" and not array.dtype.hasobject
-        entries = None if plain else list(map(_content, array.ravel().tolist()))
+        if plain:
+            entries = None
+        else:
+            entries = list(map(_content, array.ravel().tolist()))
         digest.update(repr((array.dtype.str, array.shape, entries)).encode())
         if plain:
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -92,7 +119,8 @@ def _files_of(source: BaseSource) -> Iterable[Any]:
     if sample is not None:
         real = cache(os.path.realpath)  # links of a folder are resolved once
         return [
-            stat_identity(f"{real(folder)}/{name}") for folder, _, name in (path.rpartition("/") for path in sample)
+            stat_identity(f"{real(folder)}/{name}")
+            for folder, _, name in (path.rpartition("/") for path in sample)
         ]
     files: list[Any] = []
     remote: list[str] = []
@@ -102,12 +130,17 @@ def _files_of(source: BaseSource) -> Iterable[Any]:
         if path is None:
             remote.append(addresses[index])
         elif path.is_dir():
-            keys, root = sorted(keys_below(path)), os.path.realpath(path)
-            keys = own_keys(keys) or [key for key in keys if not key.startswith(".")]  # else no zarr store
+            keys = sorted(keys_below(path))
+            root = os.path.realpath(path)
+            # else no zarr store
+            keys = own_keys(keys) or [key for key in keys if not key.startswith(".")]
             chosen = spread(len(keys), _MOST_FILES // len(addresses) + 1).tolist()
-            files += [stat_identity(f"{root}/{keys[position]}") for position in chosen]
+            files += [
+                stat_identity(f"{root}/{keys[position]}") for position in chosen
+            ]
         else:
             files.append(stat_identity(os.path.realpath(path)))
-    with suppress(LoadaxError):  # a store of another kind, or one whose objects have other names
+    # a store of another kind, or one whose objects have other names
+    with suppress(LoadaxError):
         return [*files, *Files().identities(remote)]
     return [*files, *map(resolved, remote)]

@@ -19,23 +19,55 @@ from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Array, ArraySpec, Tree
 from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS
 
-_CHUNK_BYTES = 4 << 10  # raw; in smaller chunks, shard index and checksums outweigh the rows
-_BLOCK_BYTES = 16 << 10  # raw, of a ragged leaf: rows that are longer than a chunk take several
+# raw; in smaller chunks, shard index and checksums outweigh the rows
+_CHUNK_BYTES = 4 << 10
+# raw, of a ragged leaf: rows that are longer than a chunk take several
+_BLOCK_BYTES = 16 << 10
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
-_FEW_PARTS = 64  # of a store that is smaller: what an interrupted write has to do again
+# of a store that is smaller: what an interrupted write has to do again
+_FEW_PARTS = 64
 
 # Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
 _DTYPES = {
-    *("bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "float4_e2m1fn", "float8_e3m4"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *(
+        "bool",
+        "int2",
+        "int4",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    ),
+    *(
+        "bfloat16",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "float4_e2m1fn",
+        "float8_e3m4",
+    ),
+    *(
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e4m3b11fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ),
 }
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _COMPRESSORS = ("zstd", "blosc", None)
 
-_NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)  # of an array
+# of an array
+_NAME = re.compile(r"(?!__|loadax\.|zarr\.json$)(?!\.*$)[^/\\]*", re.DOTALL)
 
 
 @final
@@ -63,8 +95,15 @@ class ArrayLayout:
     def in_blocks(self, rows: Sequence[Array]) -> Array:
         """The entries of rows of a ragged leaf, one after the other, as blocks, of which the last ends in zeros."""
         total = sum(map(len, rows))
-        blocks = np.zeros((self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype)
-        np.concatenate(rows, out=blocks.reshape(blocks.shape[0] * self.chunk_rows, *self.spec.shape)[:total])
+        blocks = np.zeros(
+            (self.blocks(total), self.chunk_rows, *self.spec.shape), self.spec.dtype
+        )
+        np.concatenate(
+            rows,
+            out=blocks.reshape(blocks.shape[0] * self.chunk_rows, *self.spec.shape)[
+                :total
+            ],
+        )
         return blocks
 
 
@@ -107,32 +146,52 @@ class Layout:
                 "shape": self._shape(array),
                 "dtype": array.spec.dtype.name,
                 "chunk_rows": array.chunk_rows,
-                **({"shard_blocks": array.shard_blocks} if array.shard_blocks else {}),
+                **(
+                    {"shard_blocks": array.shard_blocks} if array.shard_blocks else {}
+                ),
             }
             for array in self.arrays
         }
-        return {"rows": self.rows, "shard_rows": self.shard_rows, "compression": self.compression, "arrays": arrays}
+        return {
+            "rows": self.rows,
+            "shard_rows": self.shard_rows,
+            "compression": self.compression,
+            "arrays": arrays,
+        }
 
     def metadata(self, array: ArrayLayout) -> dict[str, Any]:
         """zarr3 metadata of an array."""
         columns = [max(1, extent) for extent in array.spec.shape]
         ragged = array.shard_blocks > 0
-        shard = [1, array.shard_blocks, array.chunk_rows] if ragged else [self.shard_rows]
+        if ragged:
+            shard = [1, array.shard_blocks, array.chunk_rows]
+        else:
+            shard = [self.shard_rows]
         sharding = {
             "chunk_shape": [*[1, 1] * ragged, array.chunk_rows, *columns],
-            "codecs": [_BYTES, *_compressor(self.compression, array.spec.dtype.itemsize), _CHECKSUM],
+            "codecs": [
+                _BYTES,
+                *_compressor(self.compression, array.spec.dtype.itemsize),
+                _CHECKSUM,
+            ],
             "index_codecs": [_BYTES, _CHECKSUM],
             "index_location": "end",
         }
         return {
             "shape": self._shape(array),
             "data_type": array.spec.dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*shard, *columns]}},
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [*shard, *columns]},
+            },
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
         }
 
     def _shape(self, array: ArrayLayout) -> list[int]:
-        rows = [self.parts, BLOCKS, array.chunk_rows] if array.shard_blocks else [self.rows]
+        if array.shard_blocks:
+            rows = [self.parts, BLOCKS, array.chunk_rows]
+        else:
+            rows = [self.rows]
         return [*rows, *array.spec.shape]
 
 
@@ -167,35 +226,50 @@ def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
     specs, structure = flatten_spec(spec)
     names = array_names(structure)
     if rows < 1:
-        raise ArgumentError("the dataset has no rows to write; pass one with at least one row")
+        raise ArgumentError(
+            "the dataset has no rows to write; pass one with at least one row"
+        )
     chunk_rows, shard_rows, compression = sizes
     choice("compression", compression, _COMPRESSORS)
     for path, leaf in zip(structure.paths, specs, strict=True):
         if leaf.dtype.name not in _DTYPES:
-            shown = "not numeric" if leaf.dtype.hasobject else str(leaf.dtype)
+            if leaf.dtype.hasobject:
+                shown = "not numeric"
+            else:
+                shown = str(leaf.dtype)
             raise LeafTypeError(
-                f"leaf {path or 'of the example'} is {shown}, but write_zarr writes numbers; "
-                "convert it to numbers in a map, or drop it there"
+                f"leaf {path or 'of the example'} is {shown}, but write_zarr writes "
+                "numbers; convert it to numbers in a map, or drop it there"
             )
-    chunk = None if chunk_rows is None else integer("chunk_rows", chunk_rows, 1)
-    shard = None if shard_rows is None else integer("shard_rows", shard_rows, 1)
+    if chunk_rows is None:
+        chunk = None
+    else:
+        chunk = integer("chunk_rows", chunk_rows, 1)
+    if shard_rows is None:
+        shard = None
+    else:
+        shard = integer("shard_rows", shard_rows, 1)
     if chunk and shard and shard % chunk:
         fitting = -(-shard // chunk) * chunk
         raise ArgumentError(
-            f"shard_rows={shard} is not a multiple of chunk_rows={chunk}; pass shard_rows={fitting}, "
-            "or another chunk_rows"
+            f"shard_rows={shard} is not a multiple of chunk_rows={chunk}; pass "
+            f"shard_rows={fitting}, or another chunk_rows"
         )
     # Limited by the data: a shard's index has an entry for every possible chunk, and a chunk is encoded whole.
     if chunk and chunk >= rows:
-        chunk, shard = rows, shard and rows
+        chunk = rows
+        shard = shard and rows
     elif shard:
-        shard = min(shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows))
+        shard = min(
+            shard, -(-rows // chunk) * chunk if chunk else _power_of_two(rows)
+        )
     arrays = tuple(
         ArrayLayout(name, leaf, chunk or _default_chunk(leaf, rows, shard))
         for name, leaf in zip(names, specs, strict=True)
     )
     if shard is None:
-        unit = max(array.chunk_rows for array in arrays)  # a multiple of all: they are powers of two, or all equal
+        # a multiple of all: they are powers of two, or all equal
+        unit = max(array.chunk_rows for array in arrays)
         wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
         few = max(1, -(-rows // (unit * _FEW_PARTS)))
         shard = max(1, min(wanted // unit, few)) * unit
@@ -207,10 +281,14 @@ def divides(chunk_rows: Any, shard_rows: int) -> bool:
 
     They do not if it was begun with other chunks, or if all rows are one chunk, which is as large as the data then.
     """
-    return chunk_rows is None or shard_rows % integer("chunk_rows", chunk_rows, 1) == 0
+    return (
+        chunk_rows is None or shard_rows % integer("chunk_rows", chunk_rows, 1) == 0
+    )
 
 
-def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes) -> Layout:
+def plan_ragged_layout(
+    spec: Tree, rows: int, lengths: Sequence[float | None], sizes: Sizes
+) -> Layout:
     """Plans the layout of `rows` examples, some leaves of which are ragged.
 
     Args:
@@ -219,7 +297,10 @@ def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], s
         lengths: Expected length of each ragged leaf; None for others.
         sizes: Sizes of chunks and shards.
     """
-    entries = None if sizes.chunk_rows is None else integer("chunk_rows", sizes.chunk_rows, 1)
+    if sizes.chunk_rows is None:
+        entries = None
+    else:
+        entries = integer("chunk_rows", sizes.chunk_rows, 1)
     plain = plan_layout(spec, rows, sizes._replace(chunk_rows=None))
     arrays = []
     for array, length in zip(plain.arrays, lengths, strict=True):
@@ -228,17 +309,36 @@ def plan_ragged_layout(spec: Tree, rows: int, lengths: Sequence[float | None], s
             continue
         entry = ArraySpec(array.spec.shape[1:], array.spec.dtype)
         of_part = math.ceil(max(1.0, length * plain.shard_rows))
-        block = entries or min(_power_of_two(_BLOCK_BYTES // max(1, entry.nbytes)), _power_of_two(of_part))
-        arrays.append(ArrayLayout(array.name or BARE, entry, block, _power_of_two(-(-of_part // block))))
-    spec_of_lengths = ArraySpec((len(lengths) - lengths.count(None),), np.dtype(np.int64))
-    arrays.append(ArrayLayout(LENGTHS, spec_of_lengths, _default_chunk(spec_of_lengths, rows, plain.shard_rows)))
+        block = entries or min(
+            _power_of_two(_BLOCK_BYTES // max(1, entry.nbytes)),
+            _power_of_two(of_part),
+        )
+        arrays.append(
+            ArrayLayout(
+                array.name or BARE, entry, block, _power_of_two(-(-of_part // block))
+            )
+        )
+    spec_of_lengths = ArraySpec(
+        (len(lengths) - lengths.count(None),), np.dtype(np.int64)
+    )
+    arrays.append(
+        ArrayLayout(
+            LENGTHS,
+            spec_of_lengths,
+            _default_chunk(spec_of_lengths, rows, plain.shard_rows),
+        )
+    )
     return Layout(rows, plain.shard_rows, plain.compression, tuple(arrays))
 
 
 def _default_chunk(spec: ArraySpec, rows: int, shard: int | None) -> int:
-    chunk = min(_power_of_two(-(-_CHUNK_BYTES // max(1, spec.nbytes))), _power_of_two(rows))
+    chunk = min(
+        _power_of_two(-(-_CHUNK_BYTES // max(1, spec.nbytes))), _power_of_two(rows)
+    )
     # A shard size that the user chose is divided into chunks of the nearest fitting size.
-    return chunk if shard is None else next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
+    if shard is None:
+        return chunk
+    return next(fitting for fitting in range(chunk, 0, -1) if shard % fitting == 0)
 
 
 def _power_of_two(least: int) -> int:
@@ -250,8 +350,17 @@ def _compressor(name: str | None, item_bytes: int) -> list[dict[str, Any]]:
         return []
     if name == "zstd":
         return [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
-    shuffle = "noshuffle" if item_bytes == 1 else "shuffle"
-    settings = {"cname": "zstd", "clevel": 1, "shuffle": shuffle, "typesize": item_bytes, "blocksize": 0}
+    if item_bytes == 1:
+        shuffle = "noshuffle"
+    else:
+        shuffle = "shuffle"
+    settings = {
+        "cname": "zstd",
+        "clevel": 1,
+        "shuffle": shuffle,
+        "typesize": item_bytes,
+        "blocksize": 0,
+    }
     return [{"name": "blosc", "configuration": settings}]
 
 
@@ -262,19 +371,23 @@ def array_names(structure: Structure) -> list[str]:
         ArgumentError: When there is no leaf, two leaves get the same name, or a name is invalid; names the leaves.
     """
     if not structure.paths:
-        raise ArgumentError("the examples have no leaves to write; give them at least one array")
+        raise ArgumentError(
+            "the examples have no leaves to write; give them at least one array"
+        )
     names = structure.names
     first: dict[str, str] = {}
     for name, path in zip(names, structure.paths, strict=True):
         if name in first:
             raise ArgumentError(
-                f"leaves {first[name]} and {path} would both be the array {name!r}; rename one of them in a map"
+                f"leaves {first[name]} and {path} would both be the array {name!r}; "
+                "rename one of them in a map"
             )
         first[name] = path
         if path and not (_NAME.fullmatch(name) and name.isprintable()):
             raise ArgumentError(
-                f"leaf {path} would be the array {name!r}: names of arrays have a character other than dots and no "
-                "slashes or unprintable ones, are not zarr.json, and don't begin with '__' or 'loadax.'; rename it in "
+                f"leaf {path} would be the array {name!r}: names of arrays have a "
+                "character other than dots and no slashes or unprintable ones, are "
+                "not zarr.json, and don't begin with '__' or 'loadax.'; rename it in "
                 "a map"
             )
     return names
@@ -282,4 +395,6 @@ def array_names(structure: Structure) -> list[str]:
 
 def array_label(location: str, name: str) -> str:
     """Name of a store's array in messages."""
-    return f"{location}: array {name!r}" if name else location
+    if name:
+        return f"{location}: array {name!r}"
+    return location

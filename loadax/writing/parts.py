@@ -24,11 +24,19 @@ from loadax.writing.layout import Layout
 from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows
 
-_POLL = 0.05  # seconds between two looks at whether a part is written, while the next one is read
+# seconds between two looks at whether a part is written, while the next one is read
+_POLL = 0.05
 _UNDER_WAY = 2  # parts that are read back concurrently
-_READ_BYTES = 8 << 20  # bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
+# bytes per read: large against the fixed cost of a call, small enough to keep all threads busy
+_READ_BYTES = 8 << 20
 _READ_ROWS = 512  # ragged rows per read
-_DAMAGE = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "INVALID_ARGUMENT")
+_DAMAGE = (
+    "NOT_FOUND",
+    "DATA_LOSS",
+    "FAILED_PRECONDITION",
+    "OUT_OF_RANGE",
+    "INVALID_ARGUMENT",
+)
 
 Boxes = list[tuple[Any, NDArray[Any]]]
 _Item = TypeVar("_Item")
@@ -71,13 +79,22 @@ class Parts:
         self.write([part], abs)
         return {}
 
-    def missing(self, parts: Iterable[int], done: Callable[[int], object]) -> Iterator[int]:
+    def missing(
+        self, parts: Iterable[int], done: Callable[[int], object]
+    ) -> Iterator[int]:
         """Yields the parts that are missing or damaged; calls `done` with the number of each intact part.
 
         Reads all data of every part, two parts at a time.
         """
-        for part, futures in ahead(parts, self._begin_read, lambda begun: len(begun) >= _UNDER_WAY):
-            if any([damage_of(future, name) for future, name in zip(futures, self.names, strict=True)]):  # noqa: C419 - all
+        for part, futures in ahead(
+            parts, self._begin_read, lambda begun: len(begun) >= _UNDER_WAY
+        ):
+            if any(
+                [  # noqa: C419 - all
+                    damage_of(future, name)
+                    for future, name in zip(futures, self.names, strict=True)
+                ]
+            ):
                 yield part
             else:
                 done(part)
@@ -91,7 +108,13 @@ class Parts:
         if damage_of(lengths, self.names[-1]) is not None:
             return [lengths] * len(self.arrays)
         regions = self.rows.regions(part, lengths.result())
-        return [*(array[box].read() for array, box in zip(self.arrays[:-1], regions, strict=True)), lengths]
+        return [
+            *(
+                array[box].read()
+                for array, box in zip(self.arrays[:-1], regions, strict=True)
+            ),
+            lengths,
+        ]
 
     def write(self, parts: Iterable[int], done: Callable[[int], object]) -> None:
         """Writes parts, each shard in one request.
@@ -100,15 +123,22 @@ class Parts:
             parts: Numbers of the parts.
             done: Callback for each stored part, given its number.
         """
-        writing: list[tuple[int, list[Any]]] = []  # at most one: it is compressed and written while the next is read
+        # at most one: it is compressed and written while the next is read
+        writing: list[tuple[int, list[Any]]] = []
         with thread_pool(self.workers, "loadax-write") as pool:
             try:
                 for part in parts:
-                    boxes = self._read(part, pool, partial(self._stored_if_written, writing, done))
+                    boxes = self._read(
+                        part, pool, partial(self._stored_if_written, writing, done)
+                    )
                     self._stored(writing, done)
                     begun = [
-                        array[region].write(buffer, can_reference_source_data_indefinitely=True)
-                        for array, (region, buffer) in zip(self.arrays, boxes, strict=True)
+                        array[region].write(
+                            buffer, can_reference_source_data_indefinitely=True
+                        )
+                        for array, (region, buffer) in zip(
+                            self.arrays, boxes, strict=True
+                        )
                     ]
                     writing.append((part, begun))
                     # TensorStore keeps its own references, so that only parts in progress are in memory
@@ -117,10 +147,16 @@ class Parts:
             except BaseException as error:
                 # Writes can't be cancelled, and none may continue after this function ends. A Ctrl-C waits a second.
                 with suppress(SourceError):
-                    self._stored(writing, done, 1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE)
+                    self._stored(
+                        writing,
+                        done,
+                        1.0 if isinstance(error, KeyboardInterrupt) else PATIENCE,
+                    )
                 raise
 
-    def _read(self, part: int, pool: ThreadPoolExecutor, poll: Callable[[], object]) -> Boxes:
+    def _read(
+        self, part: int, pool: ThreadPoolExecutor, poll: Callable[[], object]
+    ) -> Boxes:
         """Reads the rows of a part with all threads: the region of each array that it fills, and its values.
 
         Args:
@@ -132,15 +168,28 @@ class Parts:
         caller = Caller()
         if isinstance(self.rows, RaggedRows):
             step = max(1, min(_READ_ROWS, -(-(stop - start) // self.workers)))
-            ranges = [np.arange(low, min(low + step, stop), dtype=np.int64) for low in range(start, stop, step)]
-            ragged = [pool.submit(caller.run, self.rows.read, positions) for positions in ranges]
+            ranges = [
+                np.arange(low, min(low + step, stop), dtype=np.int64)
+                for low in range(start, stop, step)
+            ]
+            ragged = [
+                pool.submit(caller.run, self.rows.read, positions)
+                for positions in ranges
+            ]
             _wait_for(ragged, poll)
-            return self.rows.boxes(part, [row for read in ragged for row in read.result()])
+            return self.rows.boxes(
+                part, [row for read in ragged for row in read.result()]
+            )
         # As large as the part's positions: the last part is shorter, and TensorStore pads its last chunk.
-        buffers = [np.empty((stop - start, *array.spec.shape), array.spec.dtype) for array in self.layout.arrays]
+        buffers = [
+            np.empty((stop - start, *array.spec.shape), array.spec.dtype)
+            for array in self.layout.arrays
+        ]
         step = rows_per_read(self.layout, stop - start, self.workers)
         reads: list[Future[None]] = [
-            pool.submit(caller.run, self._fill, buffers, start, low, min(low + step, stop))
+            pool.submit(
+                caller.run, self._fill, buffers, start, low, min(low + step, stop)
+            )
             for low in range(start, stop, step)
         ]
         _wait_for(reads, poll)
@@ -148,20 +197,32 @@ class Parts:
             read.result()
         return [(slice(start, stop), buffer) for buffer in buffers]
 
-    def _fill(self, buffers: list[NDArray[Any]], start: int, low: int, high: int) -> None:
+    def _fill(
+        self, buffers: list[NDArray[Any]], start: int, low: int, high: int
+    ) -> None:
         assert not isinstance(self.rows, RaggedRows)
         batch = self.rows.read(np.arange(low, high, dtype=np.int64))
-        checked = check_batch(batch, high - low, self.rows.spec, f"the dataset's read of positions {low} to {high - 1}")
+        checked = check_batch(
+            batch,
+            high - low,
+            self.rows.spec,
+            f"the dataset's read of positions {low} to {high - 1}",
+        )
         for buffer, leaf in zip(buffers, flatten(checked)[0], strict=True):
             buffer[low - start : high - start] = leaf
 
-    def _stored_if_written(self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object]) -> None:
+    def _stored_if_written(
+        self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object]
+    ) -> None:
         """Notes a part as soon as it is written: else a kill while the next one is read would lose both."""
         if all(future.done() for _, futures in writing for future in futures):
             self._stored(writing, done)
 
     def _stored(
-        self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object], patience: float = PATIENCE
+        self,
+        writing: list[tuple[int, list[Any]]],
+        done: Callable[[int], object],
+        patience: float = PATIENCE,
     ) -> None:
         """Waits for the part that is written, if any."""
         while writing:
@@ -180,11 +241,15 @@ def _wait_for(reads: Sequence[Future[Any]], poll: Callable[[], object]) -> None:
 
 def rows_per_read(layout: Layout, part_rows: int, workers: int) -> int:
     """Number of rows of a part that a thread reads at once."""
-    return max(1, min(_READ_BYTES // max(1, layout.row_bytes), -(-part_rows // workers)))
+    return max(
+        1, min(_READ_BYTES // max(1, layout.row_bytes), -(-part_rows // workers))
+    )
 
 
 def ahead(
-    items: Iterable[_Item], begin: Callable[[_Item], _Begun], full: Callable[[Sequence[_Item]], bool]
+    items: Iterable[_Item],
+    begin: Callable[[_Item], _Begun],
+    full: Callable[[Sequence[_Item]], bool],
 ) -> Iterator[tuple[_Item, _Begun]]:
     """Yields items in order with what `begin` returned, which begins the next ones until `full` is true of them."""
     begun: deque[tuple[_Item, _Begun]] = deque()
@@ -210,4 +275,6 @@ def damage_of(future: Any, label: str) -> str | None:
 def reason(error: SourceError) -> str:
     """TensorStore's message, without location and remedy."""
     cause = error.__cause__
-    return brief(cause) if isinstance(cause, Exception) else str(error)
+    if isinstance(cause, Exception):
+        return brief(cause)
+    return str(error)

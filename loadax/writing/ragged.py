@@ -46,7 +46,10 @@ class RaggedRows:
             LeafError: When a row has another form than those of the sample; names the row and the leaf.
         """
         examples = self.rows.examples(positions)
-        return [self._leaves(*example) for example in zip(examples, positions.tolist(), strict=True)]
+        return [
+            self._leaves(*example)
+            for example in zip(examples, positions.tolist(), strict=True)
+        ]
 
     def regions(self, part: int, lengths: Integers) -> list[Any]:
         """The region of each array, but the lengths, that a part fills.
@@ -58,11 +61,15 @@ class RaggedRows:
         totals = iter(lengths.sum(axis=0).tolist())
         rows = slice(*self.layout.part(part))
         return [
-            (part, slice(0, array.blocks(next(totals)))) if array.shard_blocks else rows
+            (part, slice(0, array.blocks(next(totals))))
+            if array.shard_blocks
+            else rows
             for array in self.layout.arrays[:-1]
         ]
 
-    def boxes(self, part: int, rows: Sequence[list[Array]]) -> list[tuple[Any, Array]]:
+    def boxes(
+        self, part: int, rows: Sequence[list[Array]]
+    ) -> list[tuple[Any, Array]]:
         """The region of each array that a part fills, and its values.
 
         Args:
@@ -71,7 +78,11 @@ class RaggedRows:
         """
         columns = list(zip(*rows, strict=True))
         arrays = self.layout.arrays[:-1]
-        ragged = [column for column, array in zip(columns, arrays, strict=True) if array.shard_blocks]
+        ragged = [
+            column
+            for column, array in zip(columns, arrays, strict=True)
+            if array.shard_blocks
+        ]
         lengths = np.array([list(map(len, column)) for column in ragged], np.int64).T
         values = [
             array.in_blocks(column) if array.shard_blocks else np.stack(column)
@@ -84,24 +95,41 @@ class RaggedRows:
         leaves, structure = _flatten(example)
         if structure != self.structure:
             raise LeafError(
-                f"row {self.rows.row_of(position)} has the leaves {structure.paths}, others have "
-                f"{self.structure.paths}; return the same leaves for every row"
+                f"row {self.rows.row_of(position)} has the leaves {structure.paths}, "
+                f"others have {self.structure.paths}; return the same leaves for "
+                "every row"
             )
-        for index, (leaf, array) in enumerate(zip(leaves, self.layout.arrays, strict=False)):
-            shape = (leaf.shape[1:] if leaf.ndim else None) if array.shard_blocks else leaf.shape
+        for index, (leaf, array) in enumerate(
+            zip(leaves, self.layout.arrays, strict=False)
+        ):
+            if array.shard_blocks:
+                if leaf.ndim:
+                    shape = leaf.shape[1:]
+                else:
+                    shape = None
+            else:
+                shape = leaf.shape
             if not leaf.size and shape == array.spec.shape:
-                leaves[index] = leaf.astype(array.spec.dtype)  # NumPy makes an empty list float64
-            elif shape != array.spec.shape or leaf.dtype.newbyteorder("=") != array.spec.dtype:
+                # NumPy makes an empty list float64
+                leaves[index] = leaf.astype(array.spec.dtype)
+            elif (
+                shape != array.spec.shape
+                or leaf.dtype.newbyteorder("=") != array.spec.dtype
+            ):
                 expected = f"{array.spec.dtype}{['any length'] * bool(array.shard_blocks) + list(array.spec.shape)}"
                 raise LeafError(
-                    f"row {self.rows.row_of(position)}: leaf {structure.paths[index] or 'of the example'} is "
-                    f"{leaf.dtype}{list(leaf.shape)}, in other rows it is {expected}; cast or pad it in a map, or "
-                    "pass ragged=True if the lengths of all leaves may differ"
+                    f"row {self.rows.row_of(position)}: leaf "
+                    f"{structure.paths[index] or 'of the example'} is "
+                    f"{leaf.dtype}{list(leaf.shape)}, in other rows it is "
+                    f"{expected}; cast or pad it in a map, or pass ragged=True if "
+                    "the lengths of all leaves may differ"
                 )
         return leaves
 
 
-def find_ragged(rows: Written, ragged: bool | None, sizes: Sizes) -> RaggedRows | None:
+def find_ragged(
+    rows: Written, ragged: bool | None, sizes: Sizes
+) -> RaggedRows | None:
     """The rows as `RaggedRows`; None if a sample of them has leaves of one shape, so that they can be stacked.
 
     Args:
@@ -109,23 +137,37 @@ def find_ragged(rows: Written, ragged: bool | None, sizes: Sizes) -> RaggedRows 
         ragged: Whether all leaves with a dimension are ragged; None: those whose lengths differ in the sample.
         sizes: Sizes of chunks and shards.
     """
-    if not len(rows) or ragged is False or (ragged is None and not rows.reader.ragged):
+    if (
+        not len(rows)
+        or ragged is False
+        or (ragged is None and not rows.reader.ragged)
+    ):
         return None
     sample = list(map(_flatten, rows.sample(_SAMPLE)))
     structure = sample[0][1]
     if any(other != structure for _, other in sample):
         return None
     columns = zip(*(leaves for leaves, _ in sample), strict=True)
-    specs, lengths = zip(*(_spec_and_length(column, ragged is True) for column in columns), strict=True)
+    specs, lengths = zip(
+        *(_spec_and_length(column, ragged is True) for column in columns), strict=True
+    )
     if not any(length is not None for length in lengths):
         return None
-    return RaggedRows(rows, structure, plan_ragged_layout(structure.build(specs), len(rows), lengths, sizes))
+    return RaggedRows(
+        rows,
+        structure,
+        plan_ragged_layout(structure.build(specs), len(rows), lengths, sizes),
+    )
 
 
-def _spec_and_length(column: Sequence[Array], ragged: bool) -> tuple[ArraySpec, float | None]:
+def _spec_and_length(
+    column: Sequence[Array], ragged: bool
+) -> tuple[ArraySpec, float | None]:
     """The spec of a leaf by its values in a sample, and its mean length; None if it is not ragged."""
     spec = spec_of(next((leaf for leaf in column if leaf.size), column[0]))
-    if not all(leaf.ndim for leaf in column) or (not ragged and len(set(map(len, column))) == 1):
+    if not all(leaf.ndim for leaf in column) or (
+        not ragged and len(set(map(len, column))) == 1
+    ):
         return spec, None
     length = sum(map(len, column)) / len(column)
     return ArraySpec((round(length), *spec.shape[1:]), spec.dtype), length
@@ -138,4 +180,6 @@ def _flatten(example: Tree) -> tuple[list[Array], Structure]:
 
 def _is_numbers(node: Any) -> bool:
     """Whether a node is a list of numbers, as tokenizers return, or an empty one."""
-    return type(node) is list and all(isinstance(entry, int | float | np.generic) for entry in node[:1])
+    return type(node) is list and all(
+        isinstance(entry, int | float | np.generic) for entry in node[:1]
+    )

@@ -83,39 +83,60 @@ class Written:
     def read(self, positions: Integers) -> Tree:
         if self.stored is not None:
             return self.stored(positions)
-        known = np.array([position in self.known for position in positions.tolist()], np.bool_)
+        known = np.array(
+            [position in self.known for position in positions.tolist()], np.bool_
+        )
         if not known.any():
             return self.reader.read_visits(self._visits(positions))
         examples = self.examples(positions[known])
-        stacked = stack(examples, self.spec, self._visits(positions[known]).rows.tolist())
+        stacked = stack(
+            examples, self.spec, self._visits(positions[known]).rows.tolist()
+        )
         if known.all():
             return stacked
-        places = np.flatnonzero(known) - np.arange(len(examples))  # among the rows to read
-        leaves, structure = flatten(self.reader.read_visits(self._visits(positions[~known])))
+        # among the rows to read
+        places = np.flatnonzero(known) - np.arange(len(examples))
+        leaves, structure = flatten(
+            self.reader.read_visits(self._visits(positions[~known]))
+        )
         pairs = zip(leaves, flatten(stacked)[0], strict=True)
-        return structure.build(np.insert(leaf, places, own, axis=0) for leaf, own in pairs)
+        return structure.build(
+            np.insert(leaf, places, own, axis=0) for leaf, own in pairs
+        )
 
     def examples(self, positions: Integers) -> list[Tree]:
         """Reads the examples at `positions` (int64[n]), whose shapes may differ."""
         wanted = positions.tolist()
         unknown = [position for position in wanted if position not in self.known]
-        examples = self._unprobed.examples(self._visits(np.array(unknown, np.int64))) if unknown else []
+        if unknown:
+            examples = self._unprobed.examples(
+                self._visits(np.array(unknown, np.int64))
+            )
+        else:
+            examples = []
         read = self.known | dict(zip(unknown, examples, strict=True))
         return [read[position] for position in wanted]
 
     @cached_property
     def _unprobed(self) -> Reader:
         """The reader, which need not map a row for a spec where rows are not stacked."""
-        maps = [transform for transform in self.reader.maps if isinstance(transform, Map)]
+        maps = [
+            transform for transform in self.reader.maps if isinstance(transform, Map)
+        ]
         if len(maps) < len(self.reader.maps):
             return self.reader
         unstacked = ArraySpec((), np.dtype(object))
-        return replace(self.reader, maps=tuple(replace(transform, spec=unstacked) for transform in maps))
+        return replace(
+            self.reader,
+            maps=tuple(replace(transform, spec=unstacked) for transform in maps),
+        )
 
     def sample(self, most: int) -> list[Tree]:
         """Examples at evenly spaced positions, at most `most`, which are kept for `read` and `examples`."""
         positions = spread(len(self), most)
-        self.known.update(zip(positions.tolist(), self.examples(positions), strict=True))
+        self.known.update(
+            zip(positions.tolist(), self.examples(positions), strict=True)
+        )
         return list(self.known.values())
 
     def row_of(self, position: int) -> int:
@@ -128,7 +149,9 @@ class Written:
     def sample_unmapped(self) -> str:
         """A hash of some rows before the maps."""
         reader = replace(self.reader, maps=())
-        positions = spread(len(self), sample_size(reader.source, reader.source_row_bytes, _SAMPLE))
+        positions = spread(
+            len(self), sample_size(reader.source, reader.source_row_bytes, _SAMPLE)
+        )
         rows = reader.examples(self._visits(positions))
         return digest_of(leaf for row in rows for leaf in leaf_arrays(row))
 
@@ -155,14 +178,22 @@ class Written:
 
         It changes with the data and with the result of a map.
         """
-        positions = spread(len(self), sample_size(self.reader.source, self.reader.source_row_bytes, _SAMPLE))
+        positions = spread(
+            len(self),
+            sample_size(self.reader.source, self.reader.source_row_bytes, _SAMPLE),
+        )
         read = self.reader.read_source(self._visits(positions))
-        before = read.items if isinstance(read, Examples) else [read]
+        if isinstance(read, Examples):
+            before = read.items
+        else:
+            before = [read]
         trees = (*before, self.read(positions[len(positions) // 2 :][:1]))
         return digest_of(leaf for tree in trees for leaf in leaf_arrays(tree))
 
 
-def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) -> str | None:
+def recipe_of(
+    reader: Reader, order: Order, key: str | None, *arguments: Any
+) -> str | None:
     """A digest of everything that determines the examples at the positions of an order, without mapping a row.
 
     Rows are read only of sources that have neither local files nor arrays in memory to tell their data by.
@@ -177,11 +208,21 @@ def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) ->
         None if a function's changes can't be detected, or if it is inside of a source.
     """
     functions = [transform.function for transform in reader.maps]
-    if key is None and (unrecognised(functions) is not None or reader.source.traits.num_maps):
+    if key is None and (
+        unrecognised(functions) is not None or reader.source.traits.num_maps
+    ):
         return None
-    known = [fingerprint(function).digest for function in functions] if key is None else ["key", key]
-    told = all(_is_told(source) for source in walk(reader.source) if not source.children)
-    sample = None if told else Written(reader, order).sample_unmapped()
+    if key is None:
+        known = [fingerprint(function).digest for function in functions]
+    else:
+        known = ["key", key]
+    told = all(
+        _is_told(source) for source in walk(reader.source) if not source.children
+    )
+    if told:
+        sample = None
+    else:
+        sample = Written(reader, order).sample_unmapped()
     described = [ORDER_VERSION, describe_first_epoch(order), reader.describe()]
     facts = [known, described, sample, identify(reader.source), arguments]
     texts = [json.dumps(each, default=repr) for each in (former(facts), facts)]
@@ -190,12 +231,17 @@ def recipe_of(reader: Reader, order: Order, key: str | None, *arguments: Any) ->
 
 
 def _told(functions: Iterable[Callable[..., Any]]) -> list[str]:
-    return [f"{name_of(function).split(' ')[0]} {fingerprint(function).digest}" for function in functions]
+    return [
+        f"{name_of(function).split(' ')[0]} {fingerprint(function).digest}"
+        for function in functions
+    ]
 
 
 def _is_told(source: BaseSource) -> bool:
     """Whether `identify` tells the data of a source by its local files, or its arrays in memory."""
     addresses = source.addresses
     if addresses and this_process().count == 1:
-        return all(local_path(address.partition("|")[0]) is not None for address in addresses)
+        return all(
+            local_path(address.partition("|")[0]) is not None for address in addresses
+        )
     return next(iter(source.held(1)), None) is not None

@@ -18,7 +18,8 @@ from loadax.writing.layout import array_label
 from loadax.writing.parts import damage_of
 
 _CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk
-_CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}  # codecs with a checksum
+# codecs with a checksum
+_CHECKED = {"crc32c", "crc32", "adler32", "fletcher32", "gzip", "zlib"}
 
 # `(start, stop)` for every dimension.
 Box = tuple[tuple[int, int], ...]
@@ -53,22 +54,36 @@ class Stored:
     def boxes(self, name: str) -> list[Box]:
         """The parts of an array that are stored: all of it, or the blocks of each part of a ragged leaf."""
         array = self.arrays[name]
-        whole = tuple(zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True))
+        whole = tuple(
+            zip(array.domain.inclusive_min, array.domain.exclusive_max, strict=True)
+        )
         if name not in self.ragged:
             return [whole]
         if self.lengths is None or self.manifest is None:
             return []
-        lengths, step = self.lengths[:, self.ragged.index(name)], self.manifest["shard_rows"]
-        blocks = -(-np.add.reduceat(lengths, np.arange(0, len(lengths), step)) // array.shape[2])
-        return [((part, part + 1), (0, count), *whole[2:]) for part, count in enumerate(blocks.tolist()) if count]
+        lengths = self.lengths[:, self.ragged.index(name)]
+        step = self.manifest["shard_rows"]
+        blocks = -(
+            -np.add.reduceat(lengths, np.arange(0, len(lengths), step))
+            // array.shape[2]
+        )
+        return [
+            ((part, part + 1), (0, count), *whole[2:])
+            for part, count in enumerate(blocks.tolist())
+            if count
+        ]
 
     def raw_bytes(self, name: str) -> int:
         """Size of what is stored of an array in memory, in bytes."""
-        entries = sum(math.prod(stop - start for start, stop in box) for box in self.boxes(name))
+        entries = sum(
+            math.prod(stop - start for start, stop in box) for box in self.boxes(name)
+        )
         return entries * int(self.arrays[name].dtype.numpy_dtype.itemsize)
 
 
-def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> Stored:
+def open_stored(
+    path: str | os.PathLike[str], *, half_written: bool = False
+) -> Stored:
     """Opens all arrays of a store, strictly: a missing chunk is an error.
 
     Args:
@@ -80,22 +95,37 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     """
     location = os.fspath(path)
     folder = Folder(location)
-    manifest = read_marker(folder.store, FINISHED, location) if half_written else check_finished(folder.store, location)
-    partial = None if manifest is not None else read_marker(folder.store, PARTIAL, location)
+    if half_written:
+        manifest = read_marker(folder.store, FINISHED, location)
+    else:
+        manifest = check_finished(folder.store, location)
+    if manifest is not None:
+        partial = None
+    else:
+        partial = read_marker(folder.store, PARTIAL, location)
     ours = (manifest or partial or {}).get("arrays")
     if ours is None:
         tree = find_arrays(path, None)
-        specs = {"": tree} if isinstance(tree.get("driver"), str) else tree
+        if isinstance(tree.get("driver"), str):
+            specs = {"": tree}
+        else:
+            specs = tree
     else:
-        specs = {name: folder.array("zarr3", f"{name}/" if name else "") for name in ours}
+        specs = {
+            name: folder.array("zarr3", f"{name}/" if name else "") for name in ours
+        }
         if manifest is not None and folder.node("") is None:
             raise SourceError(f"{location}: its zarr.json is missing; copy it again")
     context = new_context(_CACHE_BYTES)
-    arrays, absent = {}, {}
+    arrays = {}
+    absent = {}
     for name, spec in sorted(specs.items()):
         strict = {**spec, "fill_missing_data_reads": False}
         try:
-            arrays[name] = wait(ts.open(strict, read=True, context=context), array_label(location, name))
+            arrays[name] = wait(
+                ts.open(strict, read=True, context=context),
+                array_label(location, name),
+            )
         except SourceError as error:
             if ours is None:
                 raise
@@ -104,7 +134,9 @@ def open_stored(path: str | os.PathLike[str], *, half_written: bool = False) -> 
     if manifest is None or LENGTHS not in arrays:
         return stored
     lengths = arrays[LENGTHS].read()
-    return stored if damage_of(lengths, location) else replace(stored, lengths=lengths.result())
+    if damage_of(lengths, location):
+        return stored
+    return replace(stored, lengths=lengths.result())
 
 
 def chunk_shape(array: ts.TensorStore) -> tuple[int, ...]:
@@ -124,9 +156,15 @@ def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
     if is_sharded(array):
         codecs = codecs[-1]["configuration"]["codecs"]
     # Version 2 and n5 have filters and a compressor instead of codecs.
-    older = [*(metadata.get("filters") or []), metadata.get("compressor") or metadata.get("compression") or {}]
+    older = [
+        *(metadata.get("filters") or []),
+        metadata.get("compressor") or metadata.get("compression") or {},
+    ]
     named = [
-        (codec.get("name") or codec.get("id") or codec.get("type"), codec.get("configuration", codec))
+        (
+            codec.get("name") or codec.get("id") or codec.get("type"),
+            codec.get("configuration", codec),
+        )
         for codec in (*codecs, *older)
     ]
     return [(name, settings) for name, settings in named if name is not None]
@@ -141,11 +179,17 @@ def is_sharded(array: ts.TensorStore) -> bool:
 def has_checksum(array: ts.TensorStore) -> bool:
     """Whether a codec detects flipped bits."""
     return any(
-        name in _CHECKED or (name == "zstd" and bool(settings.get("checksum"))) for name, settings in codecs_of(array)
+        name in _CHECKED or (name == "zstd" and bool(settings.get("checksum")))
+        for name, settings in codecs_of(array)
     )
 
 
-def _extents(array: ts.TensorStore, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
+def _extents(
+    array: ts.TensorStore, shape: tuple[int | None, ...] | None
+) -> tuple[int, ...]:
     """Replaces None, for dimensions that a driver does not cut, by the array's extent."""
     known = shape or (None,) * array.rank
-    return tuple(max(1, whole if extent is None else extent) for extent, whole in zip(known, array.shape, strict=True))
+    return tuple(
+        max(1, whole if extent is None else extent)
+        for extent, whole in zip(known, array.shape, strict=True)
+    )

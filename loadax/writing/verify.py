@@ -25,12 +25,20 @@ from loadax.work.tasks import index_engine
 from loadax.writing.keys import keys_below
 from loadax.writing.layout import array_label
 from loadax.writing.parts import ahead, damage_of, reason
-from loadax.writing.survey import Box, Stored, chunk_shape, file_shape, has_checksum, open_stored
+from loadax.writing.survey import (
+    Box,
+    Stored,
+    chunk_shape,
+    file_shape,
+    has_checksum,
+    open_stored,
+)
 
 _PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
 _AHEAD_BYTES = 128 << 20  # bytes of concurrent reads of a part
 _PARTS_AT_ONCE = 2
-_PART_BYTES, _MOST_PARTS = 256 << 20, 512
+_PART_BYTES = 256 << 20
+_MOST_PARTS = 512
 _AHEAD = 64  # concurrent reads
 _CHUNKS_AT_ONCE = 1024  # concurrent chunk reads in a damaged piece
 
@@ -97,26 +105,47 @@ def verify(
     Raises:
         SourceError: When there is no store, it is unfinished, or a server does not respond.
     """
-    stored, engine = open_stored(path), index_engine(executor, index)
+    stored = open_stored(path)
+    engine = index_engine(executor, index)
     total = sum(map(stored.raw_bytes, stored.arrays))
     entry = kept_pass(
         None if index is None else IndexFolder(index),
         "verify",
-        lambda: {"store": redact(stored.location), "manifest": stored.manifest, FILES: _files(stored.location)},
+        lambda: {
+            "store": redact(stored.location),
+            "manifest": stored.manifest,
+            FILES: _files(stored.location),
+        },
         lambda _: None,
         lambda: _plan(stored),
-        lambda parts: Entry({}, {"damages": [json.loads(bytes(part["damages"])) for part in parts]}),
+        lambda parts: Entry(
+            {}, {"damages": [json.loads(bytes(part["damages"])) for part in parts]}
+        ),
         PassOptions(_PARTS_AT_ONCE, engine, progress),
     )
     damages = list(_lacking(stored))
-    found = [_by_rows(Damage(*fields), stored) for part in entry.facts["damages"] for fields in part]
+    found = [
+        _by_rows(Damage(*fields), stored)
+        for part in entry.facts["damages"]
+        for fields in part
+    ]
     for name in stored.arrays:
         damages += _merged(damage for damage in found if damage.array == name)
-    rows = max([0, *(array.shape[0] for array in stored.arrays.values() if array.rank)])
-    unchecked = tuple(name for name, array in stored.arrays.items() if not has_checksum(array))
+    rows = max(
+        [0, *(array.shape[0] for array in stored.arrays.values() if array.rank)]
+    )
+    unchecked = tuple(
+        name for name, array in stored.arrays.items() if not has_checksum(array)
+    )
     count = len(stored.arrays) + len(stored.absent)
     return Verification(
-        redact(stored.location), rows, count, total, tuple(damages), unchecked, stored.manifest is not None
+        redact(stored.location),
+        rows,
+        count,
+        total,
+        tuple(damages),
+        unchecked,
+        stored.manifest is not None,
     )
 
 
@@ -132,13 +161,19 @@ class _Check:
 
     @property
     def sizes(self) -> list[int]:
-        return [sum(map(_size, boxes)) * _itemsize(self.stored.arrays[name]) for name, boxes in self.pieces]
+        return [
+            sum(map(_size, boxes)) * _itemsize(self.stored.arrays[name])
+            for name, boxes in self.pieces
+        ]
 
     def compute(self, part: int, over: Event) -> dict[str, NDArray[Any]]:
         """Damage of the pieces of a part, as JSON."""
         name, boxes = self.pieces[part]
-        array, label = self.stored.arrays[name], array_label(self.stored.location, name)
-        found = [astuple(damage) for damage in _damaged(name, array, label, boxes, over)]
+        array = self.stored.arrays[name]
+        label = array_label(self.stored.location, name)
+        found = [
+            astuple(damage) for damage in _damaged(name, array, label, boxes, over)
+        ]
         return {"damages": np.frombuffer(json.dumps(found).encode(), np.uint8)}
 
 
@@ -162,15 +197,24 @@ def _files(location: str) -> str | None:
     folder = local_path(location)
     if folder is None:
         return None
-    return digest_of([stat_identity(str(folder / key)) for key in sorted(keys_below(folder))])
+    return digest_of(
+        [stat_identity(str(folder / key)) for key in sorted(keys_below(folder))]
+    )
 
 
 def _by_rows(damage: Damage, stored: Stored) -> Damage:
     """Damage with its rows: that of a ragged leaf has parts."""
-    if damage.array not in stored.ragged or stored.lengths is None or stored.manifest is None:
+    if (
+        damage.array not in stored.ragged
+        or stored.lengths is None
+        or stored.manifest is None
+    ):
         return damage
-    rows, step = len(stored.lengths), stored.manifest["shard_rows"]
-    return replace(damage, start=damage.start * step, stop=min(damage.stop * step, rows))
+    rows = len(stored.lengths)
+    step = stored.manifest["shard_rows"]
+    return replace(
+        damage, start=damage.start * step, stop=min(damage.stop * step, rows)
+    )
 
 
 def _lacking(stored: Stored) -> Iterator[Damage]:
@@ -180,18 +224,26 @@ def _lacking(stored: Stored) -> Iterator[Damage]:
         yield Damage(name, 0, promised[name]["shape"][0], reason(error))
     for name, array in stored.arrays.items():
         has = [list(array.shape), array.dtype.name]
-        if name in promised and has != (should := [promised[name]["shape"], promised[name]["dtype"]]):
+        if name in promised and has != (
+            should := [promised[name]["shape"], promised[name]["dtype"]]
+        ):
             message = (
-                f"its zarr.json says {has[1]}{has[0]}, but {FINISHED} says {should[1]}{should[0]}; copy both again"
+                f"its zarr.json says {has[1]}{has[0]}, but {FINISHED} says "
+                f"{should[1]}{should[0]}; copy both again"
             )
             yield Damage(name, 0, promised[name]["shape"][0], message)
 
 
-def _damaged(name: str, array: ts.TensorStore, label: str, pieces: Iterable[Box], over: Event) -> Iterator[Damage]:
+def _damaged(
+    name: str, array: ts.TensorStore, label: str, pieces: Iterable[Box], over: Event
+) -> Iterator[Damage]:
     """Yields damaged row ranges of some pieces of an array; a range may come in several pieces."""
 
     def full(boxes: Sequence[Box]) -> bool:
-        return len(boxes) >= _AHEAD or sum(map(_size, boxes)) * _itemsize(array) >= _AHEAD_BYTES
+        return (
+            len(boxes) >= _AHEAD
+            or sum(map(_size, boxes)) * _itemsize(array) >= _AHEAD_BYTES
+        )
 
     for box, future in ahead(pieces, lambda box: _read(array, box, None), full):
         if over.is_set():
@@ -204,7 +256,9 @@ def _itemsize(array: ts.TensorStore) -> int:
     return int(array.dtype.numpy_dtype.itemsize)
 
 
-def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[Damage]:
+def _chunks(
+    name: str, array: ts.TensorStore, label: str, box: Box
+) -> Iterator[Damage]:
     """Yields the damaged chunks of a piece that can't be read."""
     chunks = _cut(box, chunk_shape(array))
     while group := list(itertools.islice(chunks, _CHUNKS_AT_ONCE)):
@@ -214,18 +268,26 @@ def _chunks(name: str, array: ts.TensorStore, label: str, box: Box) -> Iterator[
         for chunk, future in zip(group, futures, strict=True):
             message = damage_of(future, label)
             if message is not None:
-                start, stop = chunk[0] if chunk else (0, 1)
+                if chunk:
+                    start, stop = chunk[0]
+                else:
+                    start, stop = (0, 1)
                 yield Damage(name, start, stop, message)
 
 
 def _read(array: ts.TensorStore, box: Box, batch: ts.Batch | None) -> Any:
-    region = array[tuple(slice(start, stop) for start, stop in box)] if box else array
+    if box:
+        region = array[tuple(slice(start, stop) for start, stop in box)]
+    else:
+        region = array
     return region.read(batch=batch)
 
 
 def _pieces(array: ts.TensorStore, stored: Iterable[Box]) -> Iterator[Box]:
     """Yields the boxes of the files, cut along the rows if one would take too much memory."""
-    for box in itertools.chain.from_iterable(_cut(box, file_shape(array)) for box in stored):
+    for box in itertools.chain.from_iterable(
+        _cut(box, file_shape(array)) for box in stored
+    ):
         size = _size(box) * _itemsize(array)
         if size <= _PIECE_BYTES or not box:
             yield box
@@ -255,7 +317,9 @@ def _merged(damages: Iterator[Damage]) -> list[Damage]:
     for damage in sorted(damages, key=lambda damage: damage.start):
         if merged and damage.start <= merged[-1].stop:
             last = merged[-1]
-            merged[-1] = Damage(last.array, last.start, max(last.stop, damage.stop), last.message)
+            merged[-1] = Damage(
+                last.array, last.start, max(last.stop, damage.stop), last.message
+            )
         else:
             merged.append(damage)
     return merged

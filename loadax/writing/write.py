@@ -27,14 +27,21 @@ from loadax.sources.zarr.names import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.work.tasks import checked_engine
 from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import Sizes, array_label, array_names, divides, plan_layout
+from loadax.writing.layout import (
+    Sizes,
+    array_label,
+    array_names,
+    divides,
+    plan_layout,
+)
 from loadax.writing.parts import Parts
 from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
 
 _POLL = 0.2  # seconds
-_WORKERS = 4  # more than the cores of a small machine, since reads wait for disk and network
+# more than the cores of a small machine, since reads wait for disk and network
+_WORKERS = 4
 
 
 @contextmanager
@@ -43,8 +50,12 @@ def _ragged_advice() -> Iterator[None]:
     try:
         yield
     except LeafError as error:
-        if "rows are ragged" in str(error) or "[0]" in str(error):  # or lists whose lengths differ
-            error.add_note("loadax: pass ragged=True to store rows of any length, and overwrite=True if it was begun")
+        # or lists whose lengths differ
+        if "rows are ragged" in str(error) or "[0]" in str(error):
+            error.add_note(
+                "loadax: pass ragged=True to store rows of any length, and "
+                "overwrite=True if it was begun"
+            )
         raise
 
 
@@ -98,62 +109,126 @@ def write_zarr(
         LeafTypeError: When a leaf is not numeric.
         SourceError: When the store can't be written.
     """
-    resume, overwrite = flag("resume", resume), flag("overwrite", overwrite)
+    resume = flag("resume", resume)
+    overwrite = flag("overwrite", overwrite)
     optional_flag("progress", progress)
     optional_flag("ragged", ragged)
     share = _share(shard)
     if overwrite and (resume or share is not None):
-        other = "resume=True" if resume else f"shard={shard!r}"
+        if resume:
+            other = "resume=True"
+        else:
+            other = f"shard={shard!r}"
         raise ArgumentError(
-            f"overwrite=True with {other}: what one writes the other would delete; delete the old store first"
+            f"overwrite=True with {other}: what one writes the other would delete; "
+            "delete the old store first"
         )
-    threads = _WORKERS if workers is None else integer("workers", workers, 1)
+    if workers is None:
+        threads = _WORKERS
+    else:
+        threads = integer("workers", workers, 1)
     engine = checked_engine(executor)
     final = Destination(path)
     final.restore()
     # Earlier versions wrote fewer and larger parts.
-    begun = None if overwrite or shard_rows is not None else final.shard_rows()
+    if overwrite or shard_rows is not None:
+        begun = None
+    else:
+        begun = final.shard_rows()
     sizes = Sizes(chunk_rows, shard_rows if begun is None else begun, compression)
-    with shared_pass("writes") if resume and share is None else nullcontext() as together:
-        known = find_ragged(rows, ragged, sizes) if isinstance(rows, Written) else None
+    with (
+        shared_pass("writes")
+        if resume and share is None
+        else nullcontext() as together
+    ):
+        if isinstance(rows, Written):
+            known = find_ragged(rows, ragged, sizes)
+        else:
+            known = None
         if known is None and begun is not None and not divides(chunk_rows, begun):
             sizes = sizes._replace(shard_rows=None)
-        layout = plan_layout(rows.spec, len(rows), sizes) if known is None else known.layout
-        structure = flatten_spec(rows.spec)[1] if known is None else known.structure
-        content = {"version": VERSION, **layout.describe(), "data": (known or rows).describe()}
+        if known is None:
+            layout = plan_layout(rows.spec, len(rows), sizes)
+        else:
+            layout = known.layout
+        if known is None:
+            structure = flatten_spec(rows.spec)[1]
+        else:
+            structure = known.structure
+        content = {
+            "version": VERSION,
+            **layout.describe(),
+            "data": (known or rows).describe(),
+        }
         if known is not None:
-            content |= {"version": RAGGED, "ragged": [array.name for array in layout.arrays if array.shard_blocks]}
+            content |= {
+                "version": RAGGED,
+                "ragged": [
+                    array.name for array in layout.arrays if array.shard_blocks
+                ],
+            }
         # Of maps of rows that are not ragged, each call checks the result.
         plain = structure == _plain_structure(content["arrays"])
-        if plain and recipe is not None and isinstance(rows, Written) and (known is not None or not rows.reader.maps):
+        if (
+            plain
+            and recipe is not None
+            and isinstance(rows, Written)
+            and (known is not None or not rows.reader.maps)
+        ):
             content["recipe"] = recipe
         content = json.loads(json.dumps(content))
         if engine is not None and (final.local is None or share is not None):
             raise ArgumentError(
-                f"executor= with {'a URL' if final.local is None else f'shard={shard!r}'}: its workers keep parts in a "
-                "folder that they share; write to one, without shard="
+                "executor= with "
+                f"{'a URL' if final.local is None else f'shard={shard!r}'}: its "
+                "workers keep parts in a folder that they share; write to one, "
+                "without shard="
             )
         process = this_process()
-        is_dealt = resume and share is None and final.local is None and process.count > 1  # buckets have no claims
-        share = (process.index, process.count) if is_dealt else share
+        # buckets have no claims
+        is_dealt = (
+            resume and share is None and final.local is None and process.count > 1
+        )
+        if is_dealt:
+            share = (process.index, process.count)
         replaced = overwrite and final.is_replaced()
         if not replaced and not final.begin(content, resume=resume, share=share):
             log.info("%s: finished already", final.location)
             return structure
-        with final.replacement(content) if replaced else _hint(final, go_on) as destination:
+        with (
+            final.replacement(content)
+            if replaced
+            else _hint(final, go_on) as destination
+        ):
             arrays = destination.create(layout, rows.attributes)
-            names = [array_label(destination.location, array.name) for array in layout.arrays]
-            parts = Parts(known or rows, layout, arrays, names, f"writing {destination.location}", threads)
+            names = [
+                array_label(destination.location, array.name)
+                for array in layout.arrays
+            ]
+            parts = Parts(
+                known or rows,
+                layout,
+                arrays,
+                names,
+                f"writing {destination.location}",
+                threads,
+            )
             if destination.local is None or share is not None:
                 _write_share(parts, share or (0, 1), resume=resume, progress=progress)
             else:
                 options = PassOptions(1, engine, progress)
                 _write_together(parts, destination, options, together, resume=resume)
             if not destination.finish(content, share):
-                text = "%s: process %d of %d is done; the store is complete when all are"
+                text = (
+                    "%s: process %d of %d is done; the store is complete when all are"
+                )
                 log.info(text, destination.location, *(share or (0, 1)))
             if is_dealt and together is not None:
-                together.wait_until(destination.is_complete, destination.location, "the shares of other processes")
+                together.wait_until(
+                    destination.is_complete,
+                    destination.location,
+                    "the shares of other processes",
+                )
         return structure
 
 
@@ -181,20 +256,37 @@ def open_written(path: str | os.PathLike[str], structure: Structure) -> BaseSour
     if isinstance(arrays, RaggedArrays):
         return open_ragged(arrays, structure)
     names = array_names(structure)
-    return TensorStoreSource(structure.build([arrays] if names == [""] else [arrays[name] for name in names]))
+    return TensorStoreSource(
+        structure.build(
+            [arrays] if names == [""] else [arrays[name] for name in names]
+        )
+    )
 
 
-def _write_share(parts: Parts, share: Share, *, resume: bool, progress: bool | None) -> None:
+def _write_share(
+    parts: Parts, share: Share, *, resume: bool, progress: bool | None
+) -> None:
     """Writes every n-th part from i on."""
     own_parts = range(share[0], parts.layout.parts, share[1])
-    with progress_bar(parts.label, sum(map(parts.rows_of, own_parts)), "row", progress) as done:
-        wanted = list(parts.missing(own_parts, lambda part: done(parts.rows_of(part)))) if resume else own_parts
+    with progress_bar(
+        parts.label, sum(map(parts.rows_of, own_parts)), "row", progress
+    ) as done:
+        wanted = (
+            list(parts.missing(own_parts, lambda part: done(parts.rows_of(part))))
+            if resume
+            else own_parts
+        )
         with in_source_order(parts, wanted, progress) as ordered:
             ordered.write(wanted, lambda part: done(parts.rows_of(part)))
 
 
 def _write_together(
-    parts: Parts, destination: Destination, options: PassOptions, together: SharedPass | None, *, resume: bool
+    parts: Parts,
+    destination: Destination,
+    options: PassOptions,
+    together: SharedPass | None,
+    *,
+    resume: bool,
 ) -> None:
     """Writes the parts that are not finished, together with other processes that write the same local store.
 
@@ -207,23 +299,41 @@ def _write_together(
     try:
         PartsFolder(folder, parts.label, 0, abs).make()
     except OSError as error:
-        raise SourceError(f"{folder} can't be written: {error}; delete it, or free space") from error
+        raise SourceError(
+            f"{folder} can't be written: {error}; delete it, or free space"
+        ) from error
     if together is not None:
         try:
             together.check_folder(folder, parts.label, {}, destination.is_complete)
         except ArgumentError:  # each host may have a copy of its own
-            text = "%s: this is not the folder of process 0, so this process writes all rows for itself"
+            text = (
+                "%s: this is not the folder of process 0, so this process writes all "
+                "rows for itself"
+            )
             log.warning(text, destination.location)
     with progress_bar(parts.label, sum(parts.sizes), "row", options.progress) as done:
-        kept = PartsFolder(folder, parts.label, parts.layout.parts, lambda part: done(parts.rows_of(part)))
+        kept = PartsFolder(
+            folder,
+            parts.label,
+            parts.layout.parts,
+            lambda part: done(parts.rows_of(part)),
+        )
         try:
             with kept.joined():
-                if resume and is_new:  # begun by another version of loadax, or before the first part was finished
-                    for _ in parts.missing(range(kept.count), lambda part: kept.put(part, {})):
+                # begun by another version of loadax, or before the first part was finished
+                if resume and is_new:
+                    for _ in parts.missing(
+                        range(kept.count), lambda part: kept.put(part, {})
+                    ):
                         pass
                 wanted = [part for part in range(kept.count) if not kept.has(part)]
                 if resume:
-                    log.info("%s: kept %d of %d parts", parts.label, kept.count - len(wanted), kept.count)
+                    log.info(
+                        "%s: kept %d of %d parts",
+                        parts.label,
+                        kept.count - len(wanted),
+                        kept.count,
+                    )
                 if options.executor is not None:
                     run_pass(parts, kept, options, done)
                     return
@@ -233,7 +343,9 @@ def _write_together(
                         sleep(_POLL if not kept.is_complete() else 0)
         except ChangedError:
             if not destination.is_complete():
-                raise SourceError(f"{folder} was deleted; call again, with resume=True") from None
+                raise SourceError(
+                    f"{folder} was deleted; call again, with resume=True"
+                ) from None
 
 
 def _keep(kept: PartsFolder, part: int) -> None:
@@ -254,7 +366,9 @@ def _hint(destination: Destination, go_on: str) -> Iterator[Destination]:
 def _share(shard: Any) -> Share | None:
     if shard is None:
         return None
-    remedy = "(i, n) with 0 <= i < n: this process's index and the number of processes"
+    remedy = (
+        "(i, n) with 0 <= i < n: this process's index and the number of processes"
+    )
     if not isinstance(shard, tuple) or len(shard) != 2:
         raise ArgumentError(f"shard={shown(shard)}: pass {remedy}")
     count = integer("shard[1]", shard[1], 1, remedy=remedy)

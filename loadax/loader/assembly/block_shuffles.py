@@ -21,7 +21,9 @@ class BlockShuffle(NamedTuple):
     source: BaseSource
 
 
-def block_shuffles(order: Order, source: BaseSource, shuffled: bool = False) -> Iterator[BlockShuffle]:
+def block_shuffles(
+    order: Order, source: BaseSource, shuffled: bool = False
+) -> Iterator[BlockShuffle]:
     """Every block shuffle of an order of a source; `shuffled`: another shuffle comes after it."""
     shuffle = order.shuffle
     if shuffle is not None:
@@ -29,17 +31,28 @@ def block_shuffles(order: Order, source: BaseSource, shuffled: bool = False) -> 
         if shuffle.blocks is not None:
             yield BlockShuffle(order, shuffle.blocks, source)
     # What is below is looked at only where it is needed: a concatenation may have many parts.
-    if order.parts and (joined := _same_rows(source, lambda below: below.in_parts)) is not None:
+    if (
+        order.parts
+        and (joined := _same_rows(source, lambda below: below.in_parts)) is not None
+    ):
         for part, child in zip(order.parts, joined.children, strict=True):
             yield from block_shuffles(part, child.source, shuffled)
     elif order.parent is not None:
         yield from block_shuffles(order.parent, source, shuffled)
-    elif not shuffled and (packed := _same_rows(source, lambda below: below.child_order is not None)) is not None:
+    elif (
+        not shuffled
+        and (
+            packed := _same_rows(source, lambda below: below.child_order is not None)
+        )
+        is not None
+    ):
         assert packed.child_order is not None
         yield from block_shuffles(packed.child_order, packed.children[0].source)
 
 
-def _same_rows(source: BaseSource, wanted: Callable[[BaseSource], bool]) -> BaseSource | None:
+def _same_rows(
+    source: BaseSource, wanted: Callable[[BaseSource], bool]
+) -> BaseSource | None:
     """The source that is wanted, also below wrappers that keep rows. None: there is none."""
     while not wanted(source):
         below = source.children

@@ -65,7 +65,10 @@ class ColumnTile:
     @cached_property
     def strides(self) -> tuple[int, ...]:
         """NumPy strides in bytes: step, box, row, columns."""
-        inner = [math.prod(self.extents[dim:]) * self.leaf.dtype.itemsize for dim in range(len(self.extents) + 1)]
+        inner = [
+            math.prod(self.extents[dim:]) * self.leaf.dtype.itemsize
+            for dim in range(len(self.extents) + 1)
+        ]
         return (self.boxes * self.stride, self.stride, *inner)
 
     @cached_property
@@ -91,7 +94,10 @@ class BufferLayout:
     @cached_property
     def rows(self) -> int:
         """Rows of a step that some tile has, and at least 1."""
-        rows = [tile.rows if tile.select is None else max(tile.select, default=0) + 1 for tile in self.tiles]
+        rows = [
+            tile.rows if tile.select is None else max(tile.select, default=0) + 1
+            for tile in self.tiles
+        ]
         return max([1, *rows])
 
     @cached_property
@@ -101,12 +107,16 @@ class BufferLayout:
 
     def too_large(self, count: int) -> str:
         """Error message for too little memory for `count` steps; names the largest leaf."""
-        tile = max(self.tiles, key=lambda candidate: candidate.boxes * candidate.stride)
+        tile = max(
+            self.tiles, key=lambda candidate: candidate.boxes * candidate.stride
+        )
         leaf = tile.leaf
         return (
-            f"leaf {leaf.path or 'of the example'} is {leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} "
-            f"a row on this host: there is not enough memory for {count} steps of {size_text(self.bytes_per_step)}; "
-            "choose a smaller batch_size or prefetch, or check the shape that the data reports"
+            f"leaf {leaf.path or 'of the example'} is "
+            f"{leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row "
+            f"on this host: there is not enough memory for {count} steps of "
+            f"{size_text(self.bytes_per_step)}; choose a smaller batch_size or "
+            "prefetch, or check the shape that the data reports"
         )
 
 
@@ -131,18 +141,29 @@ class BatchBuffers:
             if tile.leaf.dtype.hasobject:
                 self._views.append(np.empty(shape, tile.leaf.dtype))
             else:
-                self._views.append(np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides))
+                self._views.append(
+                    np.ndarray(shape, tile.leaf.dtype, memory, offset, tile.strides)
+                )
             offset += count * tile.boxes * tile.stride
         self._tiles = layout.tiles
 
     def rows(self, index: int) -> NDArray[Any] | None:
         """All rows of tile `index` over all steps and boxes, as one writable array; None if boxes have gaps."""
-        tile, view = self._tiles[index], self._views[index]
+        tile = self._tiles[index]
+        view = self._views[index]
         alone = len(view) * tile.boxes == 1
-        gapless = alone or tile.leaf.dtype.hasobject or tile.stride == tile.height * tile.row_bytes
-        return view.reshape(len(view) * tile.boxes * tile.height, *tile.extents) if gapless else None
+        gapless = (
+            alone
+            or tile.leaf.dtype.hasobject
+            or tile.stride == tile.height * tile.row_bytes
+        )
+        if gapless:
+            return view.reshape(len(view) * tile.boxes * tile.height, *tile.extents)
+        return None
 
-    def whole_rows(self, low: int, high: int, specs: Sequence[ArraySpec]) -> list[NDArray[Any]] | None:
+    def whole_rows(
+        self, low: int, high: int, specs: Sequence[ArraySpec]
+    ) -> list[NDArray[Any]] | None:
         """Rows `low` to `high`, counted over all steps, as one array for each leaf of the source.
 
         None if the buffers have gaps, other dtypes than `specs`, only some of the leaves or columns, or some twice.
@@ -152,12 +173,21 @@ class BatchBuffers:
             if tile.leaf.source is None:
                 continue
             rows = self.rows(index)
-            plain = tile.whole and tile.select is None and tile.leaf.dtype == tile.leaf.spec.dtype
+            plain = (
+                tile.whole
+                and tile.select is None
+                and tile.leaf.dtype == tile.leaf.spec.dtype
+            )
             if rows is None or not plain or tile.leaf.source in found:
                 return None
             found[tile.leaf.source] = rows[low:high]
-        same = [leaf in found and found[leaf].dtype == spec.dtype for leaf, spec in enumerate(specs)]
-        return [found[leaf] for leaf in range(len(specs))] if all(same) else None
+        same = [
+            leaf in found and found[leaf].dtype == spec.dtype
+            for leaf, spec in enumerate(specs)
+        ]
+        if all(same):
+            return [found[leaf] for leaf in range(len(specs))]
+        return None
 
     def write(self, index: int, low: int, high: int, values: NDArray[Any]) -> None:
         """Writes `values` to rows `low` to `high` of tile `index` in each step.
@@ -165,18 +195,27 @@ class BatchBuffers:
         Raises:
             LeafError: If a value does not fit the device's dtype; names the leaf.
         """
-        tile, view, rows = self._tiles[index], self._views[index], self.rows(index)
+        tile = self._tiles[index]
+        view = self._views[index]
+        rows = self.rows(index)
         values = values.reshape(self.count, high - low, *tile.extents)
         if rows is not None:
-            cast_into(rows.reshape(self.count, tile.rows, *tile.extents)[:, low:high], values, tile.leaf.path)
+            cast_into(
+                rows.reshape(self.count, tile.rows, *tile.extents)[:, low:high],
+                values,
+                tile.leaf.path,
+            )
         elif high - low == tile.rows:
             cast_into(view, values.reshape(view.shape), tile.leaf.path)
         else:
             for box in range(low // tile.height, -(-high // tile.height)):
                 first = box * tile.height
-                start, stop = max(low, first), min(high, first + tile.height)
+                start = max(low, first)
+                stop = min(high, first + tile.height)
                 cast_into(
-                    view[:, box, start - first : stop - first], values[:, start - low : stop - low], tile.leaf.path
+                    view[:, box, start - first : stop - first],
+                    values[:, start - low : stop - low],
+                    tile.leaf.path,
                 )
 
     def copy_row(self, to: int, source: "BatchBuffers", row: int) -> None:
@@ -192,8 +231,15 @@ class BatchBuffers:
 
     def objects(self, low: int, high: int) -> list[NDArray[Any]]:
         """Rows `low` to `high` of each step, [steps, rows, ...], of every tile of Python objects."""
-        tiles = [(tile, view) for tile, view in zip(self._tiles, self._views, strict=True) if tile.leaf.dtype.hasobject]
-        return [view.reshape(self.count, tile.rows, *tile.extents)[:, low:high] for tile, view in tiles]
+        tiles = [
+            (tile, view)
+            for tile, view in zip(self._tiles, self._views, strict=True)
+            if tile.leaf.dtype.hasobject
+        ]
+        return [
+            view.reshape(self.count, tile.rows, *tile.extents)[:, low:high]
+            for tile, view in tiles
+        ]
 
     def boxes(self, leaf: int, index: int) -> list[NDArray[Any]]:
         """Boxes of a leaf for the `index`-th step, in the order of its layout."""
@@ -201,6 +247,8 @@ class BatchBuffers:
         return [views[tile][index, box] for tile, box in self._order[leaf]]
 
 
-def lease_buffers(layout: BufferLayout, lease: Callable[[int], NDArray[np.uint8]], count: int) -> BatchBuffers:
+def lease_buffers(
+    layout: BufferLayout, lease: Callable[[int], NDArray[np.uint8]], count: int
+) -> BatchBuffers:
     """Buffers of `count` steps in memory from `lease`, to which it returns when their last view is gone."""
     return BatchBuffers(layout, lease(count * layout.bytes_per_step), count)

@@ -24,7 +24,14 @@ from loadax.protocols import Blocks, Boxes, Columns, Integers, Order
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
-from loadax.sources.wrappers.chunk_cache import area, chunk_of, chunk_sizes, hull, largest_chunk, with_chunks
+from loadax.sources.wrappers.chunk_cache import (
+    area,
+    chunk_of,
+    chunk_sizes,
+    hull,
+    largest_chunk,
+    with_chunks,
+)
 
 _SAMPLE = 64  # blocks to sample for the chunks that a block spans
 _MOST_STEPS = 256  # steps to sample for the lanes that this process reads
@@ -65,9 +72,11 @@ class OpenChunks(NamedTuple):
     def __str__(self) -> str:
         blocks = self.blocks
         return (
-            f"block shuffle: {blocks.lanes} lanes x {blocks.window} blocks of {blocks.rows} rows, "
-            f"chunks of {self.chunk_rows}; this process has {self.chunks} chunks open, {size_text(self.bytes)}, "
-            f"and decodes {self.amplification:.2f} rows for each one used (a full shuffle: up to {self.chunk_rows})"
+            f"block shuffle: {blocks.lanes} lanes x {blocks.window} blocks of "
+            f"{blocks.rows} rows, chunks of {self.chunk_rows}; this process has "
+            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes "
+            f"{self.amplification:.2f} rows for each one used (a full shuffle: up to "
+            f"{self.chunk_rows})"
         )
 
     def fitting(self, most: int) -> str:
@@ -76,11 +85,16 @@ class OpenChunks(NamedTuple):
         if blocks >= self.lanes:
             return f"window={blocks // self.lanes}"
         # With so few lanes, this process may read all of them.
-        return f"window=1 and lanes={blocks}" if blocks else ""
+        if blocks:
+            return f"window=1 and lanes={blocks}"
+        return ""
 
 
 def find_open_chunks(
-    reader: Reader, plan: BatchPlan, shard: HostShard, shuffles: Sequence[BlockShuffle]
+    reader: Reader,
+    plan: BatchPlan,
+    shard: HostShard,
+    shuffles: Sequence[BlockShuffle],
 ) -> list[OpenChunks]:
     """Computes the open chunks of every block shuffle of chunked data.
 
@@ -90,9 +104,14 @@ def find_open_chunks(
         shard: The part of each batch that the process reads.
         shuffles: Block shuffles of the plan's order.
     """
-    positions, specs = shard.positions, flatten_spec(reader.specs[0])[0]
+    positions = shard.positions
+    specs = flatten_spec(reader.specs[0])[0]
     columns = held_columns(reader, shard)
-    kept = sum(area([box]) * spec.dtype.itemsize for box, spec in zip(columns, specs, strict=True))  # bytes of a row
+    # bytes of a row
+    kept = sum(
+        area([box]) * spec.dtype.itemsize
+        for box, spec in zip(columns, specs, strict=True)
+    )
     open_chunks = []
     for order, blocks, source in shuffles:
         starts = chunk_starts(source)
@@ -100,16 +119,35 @@ def find_open_chunks(
             continue
         lanes = _lanes_met(plan, blocks.lanes, positions)
         touched, decoded = _chunks_of_blocks(order, blocks, starts, len(source))
-        share = lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
-        chunks = min(lanes * min(blocks.window, -(-blocks.num_blocks // blocks.lanes)) * touched, len(starts))
+        share = (
+            lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
+        )
+        chunks = min(
+            lanes
+            * min(blocks.window, -(-blocks.num_blocks // blocks.lanes))
+            * touched,
+            len(starts),
+        )
         rows = largest_chunk(starts, len(source))
         open_chunks.append(
-            OpenChunks(order, blocks, rows, chunks, decoded * share, rows * kept, lanes, touched, source)
+            OpenChunks(
+                order,
+                blocks,
+                rows,
+                chunks,
+                decoded * share,
+                rows * kept,
+                lanes,
+                touched,
+                source,
+            )
         )
     return open_chunks
 
 
-def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int = 1) -> None:
+def check_memory(
+    open_chunks: list[OpenChunks], limit: int | None, readers: int = 1
+) -> None:
     """Logs the open chunks, and checks that they fit into memory.
 
     Args:
@@ -122,19 +160,27 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
     """
     most = _limit(limit, readers)
     for shuffle in open_chunks:
-        log.info("%s%s", shuffle, f", in each of {readers} worker processes" if readers > 1 else "")
+        log.info(
+            "%s%s",
+            shuffle,
+            f", in each of {readers} worker processes" if readers > 1 else "",
+        )
     # The parts of a mixture have their chunks open at the same time.
     needed = sum(shuffle.bytes for shuffle in open_chunks)
     if needed > most:
         shuffle = max(open_chunks, key=lambda shuffle: shuffle.bytes)
         its_share = most - needed + shuffle.bytes
         fitting = shuffle.fitting(max(0, its_share))
-        others = f"; with the other shuffles {size_text(needed)}" if len(open_chunks) > 1 else ""
+        if len(open_chunks) > 1:
+            others = f"; with the other shuffles {size_text(needed)}"
+        else:
+            others = ""
         others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
-            f"shuffle(block={shuffle.blocks.rows}, window={shuffle.blocks.window}, lanes={shuffle.blocks.lanes}) "
-            f"has {shuffle.chunks} chunks open in this process, {size_text(shuffle.bytes)}{others}, "
-            f"but cache_bytes allows {size_text(most)}: every chunk would be decoded many times; pass "
+            f"shuffle(block={shuffle.blocks.rows}, window={shuffle.blocks.window}, "
+            f"lanes={shuffle.blocks.lanes}) has {shuffle.chunks} chunks open in this "
+            f"process, {size_text(shuffle.bytes)}{others}, but cache_bytes allows "
+            f"{size_text(most)}: every chunk would be decoded many times; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * readers} to the Dataloader",
             argument="cache_bytes",
@@ -142,7 +188,12 @@ def check_memory(open_chunks: list[OpenChunks], limit: int | None, readers: int 
 
 
 def keep_open_chunks(
-    reader: Reader, open_chunks: list[OpenChunks], limit: int | None, boxes: Boxes | None, ahead: int, readers: int
+    reader: Reader,
+    open_chunks: list[OpenChunks],
+    limit: int | None,
+    boxes: Boxes | None,
+    ahead: int,
+    readers: int,
 ) -> Reader:
     """Adds chunk caches to the sources of the reader; returns the reader itself if there is no chunk to cache.
 
@@ -160,8 +211,16 @@ def keep_open_chunks(
     needed = sum(shuffle.bytes for shuffle in open_chunks)
     slots: dict[int, int] = {}  # by id of the source
     for shuffle in open_chunks:
-        spare = max(0, most - needed) * shuffle.bytes // max(1, needed) // max(1, shuffle.chunk_bytes)
-        wanted = shuffle.chunks + min(spare, (_SPARE - 1) * shuffle.chunks - (-ahead // max(1, shuffle.chunk_bytes)))
+        spare = (
+            max(0, most - needed)
+            * shuffle.bytes
+            // max(1, needed)
+            // max(1, shuffle.chunk_bytes)
+        )
+        wanted = shuffle.chunks + min(
+            spare,
+            (_SPARE - 1) * shuffle.chunks - (-ahead // max(1, shuffle.chunk_bytes)),
+        )
         for leaf, share in _leaves(shuffle.source):
             slots[id(leaf)] = slots.get(id(leaf), 0) + math.ceil(wanted * share)
 
@@ -169,7 +228,12 @@ def keep_open_chunks(
         if id(source) not in slots:
             return source
         # The columns read from a nested source are known only when it is read.
-        return with_chunks(source, slots[id(source)], times, boxes if source is reader.source else None)
+        return with_chunks(
+            source,
+            slots[id(source)],
+            times,
+            boxes if source is reader.source else None,
+        )
 
     return reader.over(wrap)
 
@@ -189,16 +253,32 @@ def _leaves(source: BaseSource) -> list[tuple[BaseSource, float]]:
         return [(source, 1.0)]
     leaves = []
     for child in source.children:
-        share = 1.0 if child.first_row is None else _leaf_rows(child.source) / _leaf_rows(source)
-        leaves += [(leaf, share * below * child.reads_per_row) for leaf, below in _leaves(child.source)]
+        if child.first_row is None:
+            share = 1.0
+        else:
+            share = _leaf_rows(child.source) / _leaf_rows(source)
+        leaves += [
+            (leaf, share * below * child.reads_per_row)
+            for leaf, below in _leaves(child.source)
+        ]
     return leaves
 
 
 def _leaf_rows(source: BaseSource) -> int:
     """Rows of the leaf sources; of zipped children, the rows of the longest."""
-    follow = sum(_leaf_rows(child.source) for child in source.children if child.first_row is not None)
-    beside = (_leaf_rows(child.source) for child in source.children if child.first_row is None)
-    return follow + max(beside, default=0) if source.children else len(source)
+    follow = sum(
+        _leaf_rows(child.source)
+        for child in source.children
+        if child.first_row is not None
+    )
+    beside = (
+        _leaf_rows(child.source)
+        for child in source.children
+        if child.first_row is None
+    )
+    if source.children:
+        return follow + max(beside, default=0)
+    return len(source)
 
 
 def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
@@ -211,7 +291,9 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     for leaf, layout in zip(shard.batch.leaves, shard.layouts, strict=True):
         if leaf.source is not None:
             for group in layout.groups:
-                columns[origins[leaf.source]] = hull(columns[origins[leaf.source]], group.columns)
+                columns[origins[leaf.source]] = hull(
+                    columns[origins[leaf.source]], group.columns
+                )
     for leaf in shard.host.leaves:
         if leaf.source is not None:
             columns[origins[leaf.source]] = all_columns(leaf.spec.shape)
@@ -223,15 +305,22 @@ def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
     if not len(positions):
         return 0
     if not plan.order.lane_assignments(0, 0, 1):
-        return lanes  # a later verb that reorders positions, or `concat`, spreads them over all hosts
-    steps = min(plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * lanes // plan.batch_size_of(0)))
+        # a later verb that reorders positions, or `concat`, spreads them over all hosts
+        return lanes
+    steps = min(
+        plan.steps_per_epoch, _MOST_STEPS, max(8, 4 * lanes // plan.batch_size_of(0))
+    )
     met: set[int] = set()
     for step in range(steps):
         start = step * plan.batch_size_of(0)
         count = plan.valid(step)
         runs = plan.order.lane_assignments(0, start, start + count)
         offsets = start + by_lane(start, count, runs, positions[positions < count])
-        for run, end in zip(runs, [*(following.start for following in runs[1:]), start + count], strict=True):
+        for run, end in zip(
+            runs,
+            [*(following.start for following in runs[1:]), start + count],
+            strict=True,
+        ):
             read = offsets[(offsets >= run.start) & (offsets < end)]
             present = np.zeros(len(run.lanes), bool)
             present[(read - run.start) % len(run.lanes)] = True
@@ -241,17 +330,35 @@ def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
     return len(met)
 
 
-def _chunks_of_blocks(order: Order, blocks: Blocks, starts: Integers | range, length: int) -> tuple[int, float]:
+def _chunks_of_blocks(
+    order: Order, blocks: Blocks, starts: Integers | range, length: int
+) -> tuple[int, float]:
     """Largest number of chunks that a block spans, and their rows per row of the block, from a sample of blocks."""
     assert order.parent is not None
-    sample = np.unique(np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(np.int64))
-    most, decoded, used = 1, 0, 0
+    sample = np.unique(
+        np.linspace(0, blocks.num_blocks - 1, min(_SAMPLE, blocks.num_blocks)).astype(
+            np.int64
+        )
+    )
+    most = 1
+    decoded = 0
+    used = 0
     for block in sample.tolist():
-        positions = np.arange(block * blocks.rows, min((block + 1) * blocks.rows, order.size), dtype=np.int64)
+        positions = np.arange(
+            block * blocks.rows,
+            min((block + 1) * blocks.rows, order.size),
+            dtype=np.int64,
+        )
         rows = order.parent.visits(np.zeros_like(positions), positions).rows
-        consecutive = bool((rows[1:] - rows[:-1] == 1).all())  # mostly; then the ends tell
+        # mostly; then the ends tell
+        consecutive = bool((rows[1:] - rows[:-1] == 1).all())
         chunks = chunk_of(starts, rows[[0, -1]] if consecutive else rows)
-        chunks = np.arange(chunks[0], chunks[1] + 1) if consecutive else distinct(chunks)[0]
+        if consecutive:
+            chunks = np.arange(chunks[0], chunks[1] + 1)
+        else:
+            chunks = distinct(chunks)[0]
         sizes = chunk_sizes(starts, chunks, length)
-        most, decoded, used = max(most, len(chunks)), decoded + int(sizes.sum()), used + len(rows)
+        most = max(most, len(chunks))
+        decoded = decoded + int(sizes.sum())
+        used = used + len(rows)
     return most, decoded / max(1, used)

@@ -16,14 +16,24 @@ from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafTypeError, MeshError, PartitionError
 from loadax.loader.assembly.buffer_layout import BufferLayout, ColumnTile
-from loadax.loader.batch_spec import ADDED_BY, KEY, MASK, NO_LEAVES, BatchLeaf, BatchSpec
+from loadax.loader.batch_spec import (
+    ADDED_BY,
+    KEY,
+    MASK,
+    NO_LEAVES,
+    BatchLeaf,
+    BatchSpec,
+)
 from loadax.protocols import ArraySpec, Integers, Interval, Tree
 from loadax.sharding.dtypes import placed_dtype
 from loadax.sharding.layout import LeafLayout, plan_leaf, positions
 from loadax.sharding.mesh import PlannedMesh, grid_of
 from loadax.sharding.partition import resolve_partition
 
-_GENERATED = {MASK: ArraySpec((), np.dtype(bool)), KEY: ArraySpec((2,), np.dtype(np.uint32))}
+_GENERATED = {
+    MASK: ArraySpec((), np.dtype(bool)),
+    KEY: ArraySpec((2,), np.dtype(np.uint32)),
+}
 
 
 @final
@@ -36,7 +46,10 @@ class ShardSpec:
 
 
 def batch_specs(
-    example: Tree, generated: Sequence[str], host_leaves: Sequence[str] = (), missing: Sequence[Any] = ()
+    example: Tree,
+    generated: Sequence[str],
+    host_leaves: Sequence[str] = (),
+    missing: Sequence[Any] = (),
 ) -> tuple[BatchSpec, BatchSpec, BatchSpec]:
     """The specs of a placed batch, of its host leaves alone, and of a whole batch on the host.
 
@@ -53,11 +66,16 @@ def batch_specs(
     """
     specs, structure = flatten_spec(example)
     if not specs:
-        raise ArgumentError(f"an example has no leaves: it is {example!r}; check what the maps return")
+        raise ArgumentError(
+            f"an example has no leaves: it is {example!r}; check what the maps return"
+        )
     tree = structure.build(range(len(specs)))  # the index of each leaf in its place
-    on_host = {name: value_at(tree, path_of(tree, name) or ()) for name in host_leaves}
+    on_host = {
+        name: value_at(tree, path_of(tree, name) or ()) for name in host_leaves
+    }
     kept = flatten(on_host)[0]
-    placed, added = tree, generated
+    placed = tree
+    added = generated
     if host_leaves:
         for name in host_leaves:
             placed = without(placed, path_of(tree, name) or ())
@@ -74,38 +92,73 @@ def _with_generated(tree: Any, generated: Sequence[str]) -> Any:
     """Adds the names of generated leaves to a tree of leaf indices."""
     for name in generated:
         if type(tree) is not dict or name in tree:
-            problem = "is one bare array" if isinstance(tree, int) else f"is {type_text(tree)}"
-            problem = f"already has the key {name!r}" if isinstance(tree, dict) else problem
-            others = ", on_error= and quarantine=" if name == MASK else ""
+            if isinstance(tree, int):
+                problem = "is one bare array"
+            else:
+                problem = f"is {type_text(tree)}"
+            if isinstance(tree, dict):
+                problem = f"already has the key {name!r}"
+            if name == MASK:
+                others = ", on_error= and quarantine="
+            else:
+                others = ""
             raise ArgumentError(
-                f"a leaf {name!r} is to be added to every batch, but an example {problem}; make examples dicts without "
-                f"that key in a map, or leave out {ADDED_BY[name]}{others}"
+                f"a leaf {name!r} is to be added to every batch, but an example "
+                f"{problem}; make examples dicts without that key in a map, or leave "
+                f"out {ADDED_BY[name]}{others}"
             )
-    return {**tree, **{name: name for name in generated}} if generated else tree
+    if generated:
+        return {**tree, **{name: name for name in generated}}
+    return tree
 
 
-def _spec(tree: Any, specs: Sequence[ArraySpec], kept: Sequence[int] = (), missing: Sequence[Any] = ()) -> BatchSpec:
+def _spec(
+    tree: Any,
+    specs: Sequence[ArraySpec],
+    kept: Sequence[int] = (),
+    missing: Sequence[Any] = (),
+) -> BatchSpec:
     """The spec of a tree of leaf indices and names of generated leaves; leaves `kept` keep their dtype."""
     indices, structure = flatten(tree)
-    leaves, refused = [], dict[int | str, LeafTypeError]()
+    leaves = []
+    refused = dict[int | str, LeafTypeError]()
     for path, index in zip(structure.paths, indices, strict=True):
-        name = index if isinstance(index, str) else ""
-        spec = _GENERATED[name] if name else specs[index]
+        if isinstance(index, str):
+            name = index
+        else:
+            name = ""
+        if name:
+            spec = _GENERATED[name]
+        else:
+            spec = specs[index]
         try:
-            dtype = spec.dtype if index in kept else placed_dtype(spec.dtype, path)
+            if index in kept:
+                dtype = spec.dtype
+            else:
+                dtype = placed_dtype(spec.dtype, path)
         except LeafTypeError as error:
             refused[index] = error
             continue
-        padding = None if name or not missing else missing[index]
-        leaves.append(BatchLeaf(path, None if name else index, spec, dtype, name, padding))
+        if name or not missing:
+            padding = None
+        else:
+            padding = missing[index]
+        leaves.append(
+            BatchLeaf(path, None if name else index, spec, dtype, name, padding)
+        )
     if refused:
         first = next(iter(refused.values()))
         if type(tree) is not dict:
             raise first
         found = zip(structure.names, indices, strict=True)
         wrong = tuple(name for name, index in found if index in refused)
-        which, names = ("it", wrong[0]) if len(wrong) == 1 else ("all such leaves", wrong)
-        raise LeafTypeError(f"{first}; or keep {which} on the host: Dataloader(…, host_leaves={names!r})") from first
+        which, names = (
+            ("it", wrong[0]) if len(wrong) == 1 else ("all such leaves", wrong)
+        )
+        raise LeafTypeError(
+            f"{first}; or keep {which} on the host: Dataloader(…, "
+            f"host_leaves={names!r})"
+        ) from first
     return BatchSpec(structure, tuple(leaves))
 
 
@@ -144,7 +197,9 @@ class HostShard:
     @cached_property
     def local_rows(self) -> Integers:
         """int64[n]: the same, as rows of the placed arrays."""
-        held = merge([interval for layout in self.layouts for interval in layout.rows])
+        held = merge(
+            [interval for layout in self.layouts for interval in layout.rows]
+        )
         return positions(held if self.rows is None else self.rows)
 
     @property
@@ -163,9 +218,14 @@ class HostShard:
         if not self.specs:
             return ()
         if isinstance(mesh, PlannedMesh):
-            raise MeshError(f"{mesh} is for planning only; pass mesh= a jax.sharding.Mesh to iterate")
+            raise MeshError(
+                f"{mesh} is for planning only; pass mesh= a jax.sharding.Mesh to "
+                "iterate"
+            )
         before = (None,) if self.microbatches > 1 else ()
-        return tuple(NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs)
+        return tuple(
+            NamedSharding(mesh, PartitionSpec(*before, *spec)) for spec in self.specs
+        )
 
     @property
     def shape_dtypes(self) -> Tree:
@@ -175,7 +235,9 @@ class HostShard:
         micro = self.microbatches
         rows = (micro, self.batch_size // micro) if micro > 1 else (self.batch_size,)
         return self.batch.structure.build(
-            jax.ShapeDtypeStruct((*rows, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            jax.ShapeDtypeStruct(
+                (*rows, *leaf.spec.shape), leaf.dtype, sharding=sharding
+            )
             for leaf, sharding in zip(self.batch.leaves, shardings, strict=True)
         )
 
@@ -196,54 +258,87 @@ def resolve_shard(
             process's part on the mesh; names the leaf.
     """
     grid = grid_of(mesh)
-    if part is not None and isinstance(mesh, PlannedMesh) and part.count == len(np.unique(grid.owners)):
+    if (
+        part is not None
+        and isinstance(mesh, PlannedMesh)
+        and part.count == len(np.unique(grid.owners))
+    ):
         # A planned mesh has no processes: shard_index chooses the host to simulate.
         grid = grid._replace(process=int(np.unique(grid.owners)[part.index]))
     spans = bool((grid.owners != grid.process).any())
-    first, parts = 0, 1
+    first = 0
+    parts = 1
     if part is not None and not spans:
         parts = part.count
         batch_size //= part.count
         first = part.index * batch_size
     shapes = [(batch_size, *leaf.spec.shape) for leaf in batch.leaves]
     specs = _resolve_specs(batch, shapes, mesh, partition)
-    layouts = tuple(plan_leaf(grid, spec, shape) for spec, shape in zip(specs, shapes, strict=True))
+    layouts = tuple(
+        plan_leaf(grid, spec, shape)
+        for spec, shape in zip(specs, shapes, strict=True)
+    )
     for leaf, spec, layout in zip(batch.leaves, specs, layouts, strict=True):
-        if any(start % microbatches or stop % microbatches for (start, stop), *_ in layout.boxes):
+        if any(
+            start % microbatches or stop % microbatches
+            for (start, stop), *_ in layout.boxes
+        ):
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
-                f"leaf {leaf.path or 'of the example'}: {spec} gives a device {stop - start} of the {batch_size} rows, "
-                f"not a multiple of microbatches={microbatches}; "
-                f"use a batch_size that is a multiple of {batch_size // (stop - start) * microbatches * parts}"
+                f"leaf {leaf.path or 'of the example'}: {spec} gives a device "
+                f"{stop - start} of the {batch_size} rows, not a multiple of "
+                f"microbatches={microbatches}; use a batch_size that is a multiple "
+                f"of {batch_size // (stop - start) * microbatches * parts}"
             )
-    shard = HostShard(batch, mesh, tuple(specs), layouts, batch_size, first, microbatches, host)
+    shard = HostShard(
+        batch, mesh, tuple(specs), layouts, batch_size, first, microbatches, host
+    )
     if part is None or not spans:
         return shard
-    actual, rows = shard.positions, batch_size // part.count
+    actual = shard.positions
+    rows = batch_size // part.count
     wanted = np.arange(part.index * rows, (part.index + 1) * rows)
     if not np.array_equal(actual, wanted):
-        shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}" if len(actual) else "no rows"
+        if len(actual):
+            shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}"
+        else:
+            shown = "no rows"
         raise PartitionError(
-            f"shard_index={part.index} of shard_count={part.count} is rows {wanted[0]} to {wanted[-1]} "
-            f"of a batch of {batch_size}, but on this mesh this process holds {shown}; "
-            "leave shard_index and shard_count out, so that the mesh decides"
+            f"shard_index={part.index} of shard_count={part.count} is rows "
+            f"{wanted[0]} to {wanted[-1]} of a batch of {batch_size}, but on this "
+            f"mesh this process holds {shown}; leave shard_index and shard_count "
+            "out, so that the mesh decides"
         )
     return shard
 
 
-def _resolve_specs(batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any) -> list[PartitionSpec]:
-    named = partition if isinstance(partition, dict) else None
-    unnamed = [leaf.generated for leaf in batch.leaves if leaf.generated and leaf.generated not in (named or ())]
+def _resolve_specs(
+    batch: BatchSpec, shapes: list[tuple[int, ...]], mesh: Any, partition: Any
+) -> list[PartitionSpec]:
+    if isinstance(partition, dict):
+        named = partition
+    else:
+        named = None
+    unnamed = [
+        leaf.generated
+        for leaf in batch.leaves
+        if leaf.generated and leaf.generated not in (named or ())
+    ]
     if unnamed:
         # They are partitioned like the rows of the first leaf, and an error names a leaf that the user knows.
         example = batch.structure.build(range(len(batch.leaves)))
-        indices, structure = flatten({name: index for name, index in example.items() if name not in unnamed})
+        indices, structure = flatten(
+            {name: index for name, index in example.items() if name not in unnamed}
+        )
         if named is not None and not indices:
             raise PartitionError(
-                f"partition={partition!r} is for no leaf: all stay on the host, and a batch consists of the leaf "
-                f"{MASK!r}; pass one spec, such as P('data')"
+                f"partition={partition!r} is for no leaf: all stay on the host, and "
+                f"a batch consists of the leaf {MASK!r}; pass one spec, such as "
+                "P('data')"
             )
-        first = resolve_partition(partition, structure, [shapes[index] for index in indices], mesh)[:1]
+        first = resolve_partition(
+            partition, structure, [shapes[index] for index in indices], mesh
+        )[:1]
         if named is not None:
             partition = named | dict.fromkeys(unnamed, PartitionSpec(*first[0][:1]))
     return resolve_partition(partition, batch.structure, shapes, mesh)
@@ -258,11 +353,24 @@ def buffer_layout(shard: HostShard) -> BufferLayout:
         for group in layout.groups:
             for box, start in enumerate(group.starts):
                 places[(start, group.columns)] = (len(tiles), box)
-            rows = (np.asarray(group.starts)[:, None] + np.arange(group.height)).ravel()
-            select = None if np.array_equal(rows, shard.local_rows) else np.searchsorted(shard.local_rows, rows)
-            tiles.append(ColumnTile(leaf, group.columns, len(group.starts), group.height, select))
+            rows = (
+                np.asarray(group.starts)[:, None] + np.arange(group.height)
+            ).ravel()
+            if np.array_equal(rows, shard.local_rows):
+                select = None
+            else:
+                select = np.searchsorted(shard.local_rows, rows)
+            tiles.append(
+                ColumnTile(
+                    leaf, group.columns, len(group.starts), group.height, select
+                )
+            )
         order.append(tuple(places[(box[0][0], box[1:])] for box in layout.boxes))
     for leaf in shard.host.leaves:
         order.append(((len(tiles), 0),))
-        tiles.append(ColumnTile(leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None))
+        tiles.append(
+            ColumnTile(
+                leaf, all_columns(leaf.spec.shape), 1, len(shard.local_rows), None
+            )
+        )
     return BufferLayout(tuple(tiles), tuple(order))

@@ -40,8 +40,12 @@ def probe_readable(dataset: Dataset, quarantine: Integers, masking: bool) -> Dat
         Exception: If none of the first examples is.
     """
     first: Exception | None = None
-    for position in range(1 if dataset.is_stream else min(_MOST_PROBED, len(dataset))):
-        visits = dataset.order.visits(np.zeros(1, np.int64), np.full(1, position, np.int64))
+    for position in range(
+        1 if dataset.is_stream else min(_MOST_PROBED, len(dataset))
+    ):
+        visits = dataset.order.visits(
+            np.zeros(1, np.int64), np.full(1, position, np.int64)
+        )
         if visits.rows[0] in quarantine:
             continue
         probed = dataset.probed_at(visits)
@@ -61,11 +65,15 @@ def probe_readable(dataset: Dataset, quarantine: Integers, masking: bool) -> Dat
 def _causes(error: BaseException | None) -> Any:
     while error is not None:
         yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        error = error.__cause__ or (
+            None if error.__suppress_context__ else error.__context__
+        )
 
 
 def _environment(error: BaseException) -> bool:
-    if not isinstance(error, Exception) or isinstance(error, MemoryError | StorageError):
+    if not isinstance(error, Exception) or isinstance(
+        error, MemoryError | StorageError
+    ):
         return True
     if isinstance(error, OSError):
         # Image libraries raise OSErrors without an error number for broken images; those of networks have own classes.

@@ -14,7 +14,9 @@ from loadax.sources.wrappers.crop import CroppedSource, first_columns
 from loadax.transforms import BatchMap
 
 
-def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> Dataset:
+def cut_to(
+    dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any
+) -> Dataset:
     """Crops sequences of the dataset to their first entries.
 
     Leaves whose first dimension is that of the named leaf are cropped with it. Without a name, that
@@ -31,24 +33,37 @@ def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> 
     specs, structure = flatten_spec(dataset.spec)
     cropped: dict[int, int] = {}  # length by first dimension
     for name, length in lengths:
-        full = _named(name, specs, structure) if name else _longest(length, given, specs, structure)
+        if name:
+            full = _named(name, specs, structure)
+        else:
+            full = _longest(length, given, specs, structure)
         if name and not full:
             raise ArgumentError(
-                f"seq_len={shown(given)}: leaf {name!r} has no entries to crop; name a leaf whose first dimension "
-                f"is the sequence, of {', '.join(structure.paths)}"
+                f"seq_len={shown(given)}: leaf {name!r} has no entries to crop; name "
+                "a leaf whose first dimension is the sequence, of "
+                f"{', '.join(structure.paths)}"
             )
         if not 1 <= length <= full:
-            which = f"leaf {name!r}" if name else "the longest leaf"
+            if name:
+                which = f"leaf {name!r}"
+            else:
+                which = "the longest leaf"
             raise ArgumentError(
-                f"seq_len={length}: {which} has {full} entries ({', '.join(structure.paths)}); pass 1 to {full}"
+                f"seq_len={length}: {which} has {full} entries "
+                f"({', '.join(structure.paths)}); pass 1 to {full}"
             )
         if cropped.setdefault(full, length) != length:
             raise ArgumentError(
-                f"seq_len={shown(given)}: {name!r} has {full} entries, as a leaf before it that is cropped to "
-                f"{cropped[full]}; leaves of one length are cropped together, so name one of them"
+                f"seq_len={shown(given)}: {name!r} has {full} entries, as a leaf "
+                f"before it that is cropped to {cropped[full]}; leaves of one length "
+                "are cropped together, so name one of them"
             )
     cut = structure.build(
-        ArraySpec((cropped.get(spec.shape[0], spec.shape[0]), *spec.shape[1:]), spec.dtype) if spec.shape else spec
+        ArraySpec(
+            (cropped.get(spec.shape[0], spec.shape[0]), *spec.shape[1:]), spec.dtype
+        )
+        if spec.shape
+        else spec
         for spec in specs
     )
     if not dataset.maps:
@@ -56,24 +71,37 @@ def cut_to(dataset: Dataset, lengths: Sequence[tuple[str, int]], given: Any) -> 
 
     def crop(batch: Any) -> Any:
         leaves = zip(flatten(batch)[0], flatten_spec(cut)[0], strict=True)
-        return structure.build(first_columns(leaf, leaf_spec) for leaf, leaf_spec in leaves)
+        return structure.build(
+            first_columns(leaf, leaf_spec) for leaf, leaf_spec in leaves
+        )
 
     place = dataset.reader.traits.num_maps
     cropping = BatchMap(crop, rng=False, seed=0, place=place, spec=cut)
-    return Dataset(dataset.source, dataset.order, (*dataset.maps, cropping)).probed_at(dataset.reader.first)
+    return Dataset(
+        dataset.source, dataset.order, (*dataset.maps, cropping)
+    ).probed_at(dataset.reader.first)
 
 
 def _named(name: str, specs: Sequence[ArraySpec], structure: Structure) -> int:
     """First dimension of a leaf."""
     tree = structure.build(range(len(specs)))
     path = path_of(tree, name)
-    leaf = None if path is None else value_at(tree, path)
+    if path is None:
+        leaf = None
+    else:
+        leaf = value_at(tree, path)
     if not isinstance(leaf, int):
-        raise ArgumentError(f"seq_len: {unknown_leaf(name, structure.names)}", argument="seq_len")
-    return specs[leaf].shape[0] if specs[leaf].shape else 0
+        raise ArgumentError(
+            f"seq_len: {unknown_leaf(name, structure.names)}", argument="seq_len"
+        )
+    if specs[leaf].shape:
+        return specs[leaf].shape[0]
+    return 0
 
 
-def _longest(length: int, given: Any, specs: Sequence[ArraySpec], structure: Structure) -> int:
+def _longest(
+    length: int, given: Any, specs: Sequence[ArraySpec], structure: Structure
+) -> int:
     """The longest first dimension of all leaves, if no shorter one could be cropped to the length."""
     firsts: dict[int, str] = {}  # a leaf by its first dimension
     for spec, name in zip(specs, structure.names, strict=True):
@@ -82,10 +110,15 @@ def _longest(length: int, given: Any, specs: Sequence[ArraySpec], structure: Str
     full = max(firsts, default=0)
     others = [name for first, name in firsts.items() if length <= first < full]
     if others and length >= 1:
-        leaves = ", ".join(f"{name!r} has {first}" for first, name in firsts.items() if first >= length)
+        leaves = ", ".join(
+            f"{name!r} has {first}"
+            for first, name in firsts.items()
+            if first >= length
+        )
         raise ArgumentError(
-            f"seq_len={shown(given)}: leaves of several lengths could be cropped: {leaves} entries; name the one that "
-            f"is meant: seq_len={{{others[0]!r}: {given!r}}} or, as in earlier releases, "
-            f"seq_len={{{firsts[full]!r}: {given!r}}}"
+            f"seq_len={shown(given)}: leaves of several lengths could be cropped: "
+            f"{leaves} entries; name the one that is meant: seq_len={{{others[0]!r}: "
+            f"{given!r}}} or, as in earlier releases, seq_len={{{firsts[full]!r}: "
+            f"{given!r}}}"
         )
     return full

@@ -51,16 +51,21 @@ def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
     Raises:
         ArgumentError: If a map is random, the source changes its rows per epoch, or rows may be masked.
     """
-    remedy = "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device out"
+    remedy = (
+        "and shuffle with loadax after that: .shuffle(seed), or leave keep_on_device "
+        "out"
+    )
     check_fixed_rows(dataset.order, "keep_on_device", remedy)
     if dataset.reader.traits.random:
         raise ArgumentError(
-            "keep_on_device: a map is random or has with_epoch=True, so rows differ between epochs; "
-            "leave keep_on_device out, or make the random part a device_map, with key_seed= for its random keys"
+            "keep_on_device: a map is random or has with_epoch=True, so rows differ "
+            "between epochs; leave keep_on_device out, or make the random part a "
+            "device_map, with key_seed= for its random keys"
         )
     if options.masks:
         raise ArgumentError(
-            "keep_on_device: all rows are read once, so none is masked; leave it out, or on_error and quarantine"
+            "keep_on_device: all rows are read once, so none is masked; leave it "
+            "out, or on_error and quarantine"
         )
 
 
@@ -71,7 +76,9 @@ def usual_limit(stats: Sequence[Mapping[str, int]]) -> int:
         stats: Memory statistics of the devices; empty if a device has none.
     """
     limits = [device["bytes_limit"] for device in stats if "bytes_limit" in device]
-    return min(limits) // _PART_OF_DEVICE if limits else _UNKNOWN_LIMIT
+    if limits:
+        return min(limits) // _PART_OF_DEVICE
+    return _UNKNOWN_LIMIT
 
 
 @final
@@ -93,14 +100,26 @@ class DeviceCache:
         self._mesh = mesh
         self._devices = OwnDevices(mesh)
         self._source = RowIndexSource(_rows_of(dataset), dataset.reader.num_rows)
-        given = {leaf.source: (leaf, spec) for leaf, spec in shard.leaf_specs if not leaf.generated}
+        given = {
+            leaf.source: (leaf, spec)
+            for leaf, spec in shard.leaf_specs
+            if not leaf.generated
+        }
         example = batch_specs(dataset.spec, [])[0]  # without generated leaves
-        batch = BatchSpec(example.structure, tuple(given[leaf.source][0] for leaf in example.leaves))
+        batch = BatchSpec(
+            example.structure, tuple(given[leaf.source][0] for leaf in example.leaves)
+        )
         # Each device has all rows; columns are split as in a batch.
-        self._specs = tuple(PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves)
+        self._specs = tuple(
+            PartitionSpec(None, *given[leaf.source][1][1:]) for leaf in batch.leaves
+        )
         shardings = (NamedSharding(mesh, spec) for spec in self._specs)
         self._placed = [
-            jax.ShapeDtypeStruct((1 + self._source.count, *leaf.spec.shape), leaf.dtype, sharding=sharding)
+            jax.ShapeDtypeStruct(
+                (1 + self._source.count, *leaf.spec.shape),
+                leaf.dtype,
+                sharding=sharding,
+            )
             for leaf, sharding in zip(batch.leaves, shardings, strict=True)
         ]
         self._check_size(options.keep_on_device)
@@ -111,75 +130,121 @@ class DeviceCache:
     def gather(self, shard: HostShard) -> DeviceGather:
         """The program that gathers batches of this shard from the cache; compiled once per shard."""
         if shard not in self._gathers:
-            self._gathers[shard] = DeviceGather(shard, self._source, self._placed, self._arrays)
+            self._gathers[shard] = DeviceGather(
+                shard, self._source, self._placed, self._arrays
+            )
         return self._gathers[shard]
 
     def _check_size(self, limit: bool | int) -> None:
         rows = self._source.count
         if rows >= np.iinfo(INDEX_DTYPE).max:
-            raise ArgumentError(f"keep_on_device: the {rows} rows are more than {INDEX_DTYPE} can index; leave it out")
-        size = sum(prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in self._placed)
+            raise ArgumentError(
+                f"keep_on_device: the {rows} rows are more than {INDEX_DTYPE} can "
+                "index; leave it out"
+            )
+        size = sum(
+            prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in self._placed
+        )
         if limit is True:
-            limit = usual_limit([device.memory_stats() or {} for device in self._mesh.local_devices])
+            limit = usual_limit(
+                [device.memory_stats() or {} for device in self._mesh.local_devices]
+            )
         if size > limit:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows take {size_text(size)} of each device, and the limit is "
-                f"{size_text(limit)}; pass keep_on_device={size} or more if the device has enough memory, "
+                f"keep_on_device: the {rows} rows take {size_text(size)} of each "
+                f"device, and the limit is {size_text(limit)}; pass "
+                f"keep_on_device={size} or more if the device has enough memory, "
                 "partition columns over more devices, or leave it out"
             )
 
     def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
         """Reads all rows in blocks and writes each to the devices, so that the host needs memory for a few only."""
         rows = self._source.count
-        row_bytes = sum(leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves)
+        row_bytes = sum(
+            leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves
+        )
         most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
-        height = -(-rows // -(-rows // most))  # as few blocks as possible, of about equal size
+        # as few blocks as possible, of about equal size
+        height = -(-rows // -(-rows // most))
         grid = grid_of(self._mesh)
         leaves = zip(self._batch.leaves, self._specs, strict=True)
-        layouts = tuple(plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in leaves)
+        layouts = tuple(
+            plan_leaf(grid, spec, (height, *leaf.spec.shape)) for leaf, spec in leaves
+        )
         shard = HostShard(self._batch, self._mesh, self._specs, layouts, height, 0)
         plan = BatchPlan(_in_blocks(self._source, height), height)
         arrays, write = self._writer(shard, height)
         if not len(self._devices):
             return arrays[:-1]
         steps = plan.steps_per_epoch
-        options = replace(options, prefetch=1, keep_on_device=False, first_workers=options.num_workers)
+        options = replace(
+            options,
+            prefetch=1,
+            keep_on_device=False,
+            first_workers=options.num_workers,
+        )
         with closing(open_executor(options)) as executor:
-            producer = BatchProducer(plan, dataset.reader, shard, options, executor, steps)
+            producer = BatchProducer(
+                plan, dataset.reader, shard, options, executor, steps
+            )
             scheduler = PrefetchScheduler(producer, 0, options)
             bar = progress_bar("keep_on_device", rows, "row", None)
-            with closing(ThreadPool(scheduler, executor, Caller())) as threads, bar as shown:
+            with (
+                closing(ThreadPool(scheduler, executor, Caller())) as threads,
+                bar as shown,
+            ):
                 threads.start()
                 try:
                     for step in range(steps):
                         # Wait, so that blocks don't accumulate in front of a slow link.
-                        arrays = jax.block_until_ready(write([*arrays, *flatten(scheduler.next_batch()[1])[0]]))
+                        arrays = jax.block_until_ready(
+                            write([*arrays, *flatten(scheduler.next_batch()[1])[0]])
+                        )
                         shown(min(height, rows - step * height))
                 except Exception as error:
-                    error.add_note(f"loadax: while keep_on_device read the {rows} rows, {height} a step")
+                    error.add_note(
+                        f"loadax: while keep_on_device read the {rows} rows, "
+                        f"{height} a step"
+                    )
                     raise
         return arrays[:-1]
 
-    def _writer(self, shard: HostShard, height: int) -> tuple[list[jax.Array], Program]:
+    def _writer(
+        self, shard: HostShard, height: int
+    ) -> tuple[list[jax.Array], Program]:
         """Zeros and a block counter, and the program that writes a block into them and increments the counter."""
-        counter = jax.ShapeDtypeStruct((1,), INDEX_DTYPE, sharding=NamedSharding(self._mesh, PartitionSpec()))
+        counter = jax.ShapeDtypeStruct(
+            (1,), INDEX_DTYPE, sharding=NamedSharding(self._mesh, PartitionSpec())
+        )
         outputs = [*self._placed, counter]
         parts = [self._devices.part(output) for output in outputs]
-        last = 1 + self._source.count - height  # start of the last block, which may overlap the one before
+        # start of the last block, which may overlap the one before
+        last = 1 + self._source.count - height
 
         def nothing() -> list[jax.Array]:
-            return [jax.numpy.zeros(shape, output.dtype) for shape, output in zip(parts, outputs, strict=True)]
+            return [
+                jax.numpy.zeros(shape, output.dtype)
+                for shape, output in zip(parts, outputs, strict=True)
+            ]
 
         def write(*arrays: jax.Array) -> list[jax.Array]:
-            kept, block_index, blocks = arrays[: len(parts) - 1], arrays[len(parts) - 1], arrays[len(parts) :]
+            kept = arrays[: len(parts) - 1]
+            block_index = arrays[len(parts) - 1]
+            blocks = arrays[len(parts) :]
             # Row 0 is zeros, for padding.
             start = jax.numpy.minimum(1 + block_index[0] * height, last)
             pairs = zip(kept, blocks, strict=True)
-            written = [jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0) for whole, block in pairs]
+            written = [
+                jax.lax.dynamic_update_slice_in_dim(whole, block, start, 0)
+                for whole, block in pairs
+            ]
             return [*written, block_index + 1]
 
         blocks = flatten(shard.shape_dtypes)[0]
-        program = self._devices.compile(write, [*outputs, *blocks], outputs, donate=range(len(outputs)))
+        program = self._devices.compile(
+            write, [*outputs, *blocks], outputs, donate=range(len(outputs))
+        )
         return self._devices.compile(nothing, [], outputs)([]), program
 
 
@@ -189,7 +254,9 @@ def _rows_of(dataset: Dataset) -> Integers | None:
         return None
     try:
         met = met_rows(dataset.order, "keep_on_device", dataset.reader.num_rows)
-    except ArgumentError:  # a mixture, or a slice of a shuffle: rows differ between epochs
+    except (
+        ArgumentError
+    ):  # a mixture, or a slice of a shuffle: rows differ between epochs
         return None
     return np.flatnonzero(met)
 
@@ -200,4 +267,7 @@ def _in_blocks(source: RowIndexSource, height: int) -> Order:
     if source.rows is not None:
         rows = Subset(rows, source.rows, ("cached",))
     before = (source.count - 1) // height * height
-    return Concatenated((Sliced(rows, 0, 1, before), Sliced(rows, source.count - height, 1, height)), (0, 0))
+    return Concatenated(
+        (Sliced(rows, 0, 1, before), Sliced(rows, source.count - height, 1, height)),
+        (0, 0),
+    )

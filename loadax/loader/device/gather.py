@@ -39,7 +39,9 @@ class RowIndexSource(BaseSource):
     @property
     def count(self) -> int:
         """Number of cached rows."""
-        return self.num_rows if self.rows is None else len(self.rows)
+        if self.rows is None:
+            return self.num_rows
+        return len(self.rows)
 
     @property
     def spec(self) -> Tree:
@@ -49,7 +51,10 @@ class RowIndexSource(BaseSource):
         return self.num_rows
 
     def read(self, rows: Integers) -> Tree:
-        places = rows if self.rows is None else np.searchsorted(self.rows, rows)
+        if self.rows is None:
+            places = rows
+        else:
+            places = np.searchsorted(self.rows, rows)
         return {"rows": [(places + 1).astype(INDEX_DTYPE)] * self.leaves}
 
 
@@ -68,23 +73,45 @@ class DeviceGather:
         shard: Shard of the batches of row indices.
     """
 
-    def __init__(self, shard: HostShard, source: RowIndexSource, placed: Sequence[Placed], arrays: Sequence[jax.Array]):
+    def __init__(
+        self,
+        shard: HostShard,
+        source: RowIndexSource,
+        placed: Sequence[Placed],
+        arrays: Sequence[jax.Array],
+    ):
         assert isinstance(shard.mesh, Mesh)
         self._arrays = list(arrays)
-        data = [(leaf.source, PartitionSpec(*spec[:1])) for leaf, spec in shard.leaf_specs if not leaf.generated]
+        data = [
+            (leaf.source, PartitionSpec(*spec[:1]))
+            for leaf, spec in shard.leaf_specs
+            if not leaf.generated
+        ]
         # A device needs the indices of the rows that it holds: one leaf per partition of the rows.
         cuts = list(dict.fromkeys(spec for _, spec in data))
         self.reader = Reader(replace(source, leaves=len(cuts)), (), None)
         self.shard = _index_shard(shard, self.reader.spec, cuts)
         leaves = self.shard.batch.leaves
-        generated = {leaf.generated: index for index, leaf in enumerate(leaves) if leaf.generated}
-        self._generated = [generated.get(leaf.generated) for leaf in shard.batch.leaves]
-        self._index_leaves = [index for index, leaf in enumerate(leaves) if not leaf.generated]
+        generated = {
+            leaf.generated: index
+            for index, leaf in enumerate(leaves)
+            if leaf.generated
+        }
+        self._generated = [
+            generated.get(leaf.generated) for leaf in shard.batch.leaves
+        ]
+        self._index_leaves = [
+            index for index, leaf in enumerate(leaves) if not leaf.generated
+        ]
         wanted = [(source, cuts.index(spec)) for source, spec in data]
 
         def gather(*given: jax.Array) -> list[jax.Array]:
-            kept, rows = given[: len(placed)], given[len(placed) :]
-            return [kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds") for source, cut in wanted]
+            kept = given[: len(placed)]
+            rows = given[len(placed) :]
+            return [
+                kept[source or 0].at[rows[cut]].get(mode="promise_in_bounds")
+                for source, cut in wanted
+            ]
 
         inputs = flatten(self.shard.shape_dtypes)[0]
         outputs = zip(flatten(shard.shape_dtypes)[0], shard.batch.leaves, strict=True)
@@ -96,17 +123,33 @@ class DeviceGather:
 
     def __call__(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """Gathers the leaves of a batch. Asynchronous; never communicates."""
-        gathered = iter(self._program([*self._arrays, *(arrays[index] for index in self._index_leaves)]))
-        return [next(gathered) if index is None else arrays[index] for index in self._generated]
+        gathered = iter(
+            self._program(
+                [*self._arrays, *(arrays[index] for index in self._index_leaves)]
+            )
+        )
+        return [
+            next(gathered) if index is None else arrays[index]
+            for index in self._generated
+        ]
 
 
-def _index_shard(shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]) -> HostShard:
+def _index_shard(
+    shard: HostShard, spec: Tree, cuts: Sequence[PartitionSpec]
+) -> HostShard:
     """The shard of batches of row indices, one leaf per partition of the rows; generated leaves are unchanged."""
-    as_before = {leaf.generated: spec for leaf, spec in shard.leaf_specs if leaf.generated}
+    as_before = {
+        leaf.generated: spec for leaf, spec in shard.leaf_specs if leaf.generated
+    }
     batch = batch_specs(spec, list(as_before))[0]
-    specs = tuple(as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0] for leaf in batch.leaves)
-    grid, rows = grid_of(shard.mesh), shard.batch_size
+    specs = tuple(
+        as_before[leaf.generated] if leaf.generated else cuts[leaf.source or 0]
+        for leaf in batch.leaves
+    )
+    grid = grid_of(shard.mesh)
+    rows = shard.batch_size
     layouts = tuple(
-        plan_leaf(grid, spec, (rows, *leaf.spec.shape)) for leaf, spec in zip(batch.leaves, specs, strict=True)
+        plan_leaf(grid, spec, (rows, *leaf.spec.shape))
+        for leaf, spec in zip(batch.leaves, specs, strict=True)
     )
     return replace(shard, batch=batch, specs=specs, layouts=layouts)

@@ -17,10 +17,15 @@ class AlternatingProducer:
 
     most_steps = 1
 
-    def __init__(self, producers: Mapping[int, BatchProducer], shape_of: Callable[[int], int]):
-        self._producers, self._shape_of = producers, shape_of
+    def __init__(
+        self, producers: Mapping[int, BatchProducer], shape_of: Callable[[int], int]
+    ):
+        self._producers = producers
+        self._shape_of = shape_of
         self._used = used = [*producers.values()]
-        self.executor, self.end, self.to_accelerator = used[0].executor, used[0].end, used[0].to_accelerator
+        self.executor = used[0].executor
+        self.end = used[0].end
+        self.to_accelerator = used[0].to_accelerator
         self.places = used[0].places
         self.probed = max(producer.probed for producer in used)
         self.rows_per_step = max(producer.rows_per_step for producer in used)

@@ -9,7 +9,9 @@ _TRIAL_STEPS = 6  # shortest measurement, in batches
 _GAIN = 1.1
 # Pieces per worker after which a trial ends early, if the workers get no more processor time than before it.
 _TRIAL_PIECES = 8
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 120.0  # seconds until the next trial after a failed one
+# seconds until the next trial after a failed one
+_FIRST_PAUSE = 2.0
+_LONGEST_PAUSE = 120.0
 
 
 class _Speed(NamedTuple):
@@ -46,12 +48,18 @@ class WorkerAutotuner:
         self._most = most
         self._size_before = 0  # size before the current trial
         self._baseline: _Speed | None = None  # speed before it
-        self._pause, self._next_trial = _FIRST_PAUSE, 0.0
-        self._warm = False  # whether a measurement is over: the first batches are slower, since their memory is new
-        self._began: float | None = None  # start of the current measurement; may be in the future
+        self._pause = _FIRST_PAUSE
+        self._next_trial = 0.0
+        # whether a measurement is over: the first batches are slower, since their memory is new
+        self._warm = False
+        # start of the current measurement; may be in the future
+        self._began: float | None = None
         self._steps = 0
-        self._pieces, self._processor = 0, 0.0  # read in the current measurement, and their processor time in seconds
-        self._longest_absence = 0.0  # longest absence of the consumer during the measurement, in seconds
+        # read in the current measurement, and their processor time in seconds
+        self._pieces = 0
+        self._processor = 0.0
+        # longest absence of the consumer during the measurement, in seconds
+        self._longest_absence = 0.0
 
     def worked(self, seconds: float) -> None:
         """Records that a worker has read a piece, and its processor time in seconds."""
@@ -76,7 +84,8 @@ class WorkerAutotuner:
             return False
         grows = starving and now >= self._next_trial
         if grows:
-            self._size_before, self._baseline = self.size, speed
+            self._size_before = self.size
+            self._baseline = speed
             self.size = min(2 * self.size, self._most)
             self.tried = max(self.tried, self.size)
             self._began = now + self._settling
@@ -87,20 +96,28 @@ class WorkerAutotuner:
         if self._began is None:
             self._began = now
         if now <= self._began:
-            self._pieces, self._processor = 0, 0.0
+            self._pieces = 0
+            self._processor = 0.0
             return None
         self._steps += 1
         self._longest_absence = max(self._longest_absence, away)
         seconds = now - self._began
-        if seconds < _TRIAL or (self._steps < _TRIAL_STEPS and not self._fails_early(seconds)):
+        if seconds < _TRIAL or (
+            self._steps < _TRIAL_STEPS and not self._fails_early(seconds)
+        ):
             return None
         # An evaluation or a checkpoint during the measurement says nothing about the workers.
         usable = self._warm and self._longest_absence <= seconds / 2
         speed = _Speed(self._steps / seconds, self._processor / seconds)
         self._warm = True
-        self._began, self._steps, self._longest_absence = now, 0, 0.0
-        self._pieces, self._processor = 0, 0.0
-        return speed if usable else None
+        self._began = now
+        self._steps = 0
+        self._longest_absence = 0.0
+        self._pieces = 0
+        self._processor = 0.0
+        if usable:
+            return speed
+        return None
 
     def _fails_early(self, seconds: float) -> bool:
         """Whether a trial has failed before its last batch: workers finish pieces steadily, but batches in bursts."""
@@ -110,8 +127,12 @@ class WorkerAutotuner:
 
     def _evaluate(self, now: float, speed: "_Speed") -> None:
         assert self._baseline is not None
-        before, self._baseline = self._baseline, None
-        if speed.batches >= _GAIN * before.batches and speed.processors >= _GAIN * before.processors:
+        before = self._baseline
+        self._baseline = None
+        if (
+            speed.batches >= _GAIN * before.batches
+            and speed.processors >= _GAIN * before.processors
+        ):
             self._pause = _FIRST_PAUSE
             return
         self.size = self._size_before

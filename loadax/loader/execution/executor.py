@@ -20,12 +20,23 @@ def open_executor(options: LoaderOptions) -> PieceExecutor:
     if options.remote is not None and options.num_workers:
         from loadax.loader.remote.executor import RemoteExecutor
 
-        return RemoteExecutor(options.remote, options.num_workers, options.first_workers, TraceAnnotation)
+        return RemoteExecutor(
+            options.remote,
+            options.num_workers,
+            options.first_workers,
+            TraceAnnotation,
+        )
     # If the dataset is cached on the devices, only row indices are read, which needs no processes.
-    if options.worker_type == "process" and options.num_workers and not options.keep_on_device:
+    if (
+        options.worker_type == "process"
+        and options.num_workers
+        and not options.keep_on_device
+    ):
         from loadax.loader.workers.process_pool import ProcessPool
 
-        return ProcessPool(options.num_workers, options.first_workers, TraceAnnotation)
+        return ProcessPool(
+            options.num_workers, options.first_workers, TraceAnnotation
+        )
     return ThreadExecutor(options.num_workers, options.first_workers)
 
 
@@ -69,8 +80,12 @@ class ThreadExecutor:
 @final
 class _LocalJob:
     def __init__(self, reader: Reader, options: FillOptions, prefetch_bytes: int):
-        self.buffers = partial(lease_buffers, options.layout, BufferPool(prefetch_bytes).lease)
-        self.run: Callable[[Piece], Timing] = Assembler(reader, options, TraceAnnotation).fill
+        self.buffers = partial(
+            lease_buffers, options.layout, BufferPool(prefetch_bytes).lease
+        )
+        self.run: Callable[[Piece], Timing] = Assembler(
+            reader, options, TraceAnnotation
+        ).fill
 
     def prepare(self, threads: int) -> None:
         pass

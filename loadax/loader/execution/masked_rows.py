@@ -28,14 +28,21 @@ class MaskedRows:
     """
 
     def __init__(self, masking: MaskErrors, plan: Steps, source: BaseSource):
-        self._masking, self._plan, self._source = masking, plan, source
+        self._masking = masking
+        self._plan = plan
+        self._source = source
         self._lock = threading.Lock()
         self._read = self._in_a_row = 0
         # Steps and positions, each with the error that it ended the run with. After an error, the steps of a group are
         # read again one by one: those before the last row succeed, and it fails again.
         self._noted: dict[tuple[int, int], str | None] = {}
 
-    def count(self, rows: int, failures: Sequence[Failure], place: Callable[[int], tuple[int, int]]) -> None:
+    def count(
+        self,
+        rows: int,
+        failures: Sequence[Failure],
+        place: Callable[[int], tuple[int, int]],
+    ) -> None:
         """Counts a piece of which some rows could not be read.
 
         Args:
@@ -50,7 +57,10 @@ class MaskedRows:
             self._read += rows
             end = 0  # of the failures that touch the piece's start, or each other
             for failure in failures:
-                self._in_a_row = 1 if failure.row != end else self._in_a_row + 1
+                if failure.row != end:
+                    self._in_a_row = 1
+                else:
+                    self._in_a_row = self._in_a_row + 1
                 end = failure.row + 1
                 where = place(failure.row)
                 if where not in self._noted:
@@ -64,18 +74,30 @@ class MaskedRows:
         """Logs and records a failure. Returns what to raise if there are now more than the limits allow."""
         masking = self._masking
         record = trace(self._plan, self._source, step, np.array([position]))[position]
-        row = f"row {record.id}" + (f" (row {record.row} of {record.dataset})" if record.dataset else "")
+        row = f"row {record.id}" + (
+            f" (row {record.row} of {record.dataset})" if record.dataset else ""
+        )
         log.warning("step %d: %s is masked: %s", step, row, failure.error)
         if masking.record is not None:
-            known = {"id": record.id, "rows": len(self._source), "step": step, **record.to_dict()}
+            known = {
+                "id": record.id,
+                "rows": len(self._source),
+                "step": step,
+                **record.to_dict(),
+            }
             append_record(masking.record, {**known, "error": failure.error})
         if self._in_a_row > masking.max_in_a_row:
-            failed, limit = f"{self._in_a_row} rows in a row", f"max_in_a_row={masking.max_in_a_row}"
-        elif (noted := len(self._noted) + 1) > max(_ALWAYS, masking.max_share * self._read):
-            failed, limit = f"{noted} of {self._read} rows", f"max_share={masking.max_share}"
+            failed = f"{self._in_a_row} rows in a row"
+            limit = f"max_in_a_row={masking.max_in_a_row}"
+        elif (noted := len(self._noted) + 1) > max(
+            _ALWAYS, masking.max_share * self._read
+        ):
+            failed = f"{noted} of {self._read} rows"
+            limit = f"max_share={masking.max_share}"
         else:
             return None
         return (
-            f"{failed} can't be read, more than {limit} of on_error; the last is {row}: {failure.error}; "
-            f"repair the data, or pass a larger {limit.partition('=')[0]}"
+            f"{failed} can't be read, more than {limit} of on_error; the last is "
+            f"{row}: {failure.error}; repair the data, or pass a larger "
+            f"{limit.partition('=')[0]}"
         )

@@ -42,15 +42,25 @@ class RunMonitor:
         # Reentrant: garbage collection under the lock may close this scheduler. One lock per scheduler: a Ctrl-C may
         # leave it held.
         self.lock = threading.RLock()
-        self.autotuner = autotuner or WorkerAutotuner(executor.concurrency, executor.concurrency)
+        self.autotuner = autotuner or WorkerAutotuner(
+            executor.concurrency, executor.concurrency
+        )
         self.pace = ConsumerPace(producer.to_accelerator)
         self.piece_sizes = PieceSizes(
-            producer.rows_per_step, executor.concurrency, executor.piece_seconds, producer.places
+            producer.rows_per_step,
+            executor.concurrency,
+            executor.piece_seconds,
+            producer.places,
         )
         self._concurrency = executor.concurrency
         self._first = first
-        self._earlier = Stats() if earlier is None else earlier.stats()
-        self._recorder: Recorder = Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this class
+        if earlier is None:
+            self._earlier = Stats()
+        else:
+            self._earlier = earlier.stats()
+        self._recorder: Recorder = (
+            Recorder() if earlier is None else earlier._recorder  # noqa: SLF001 - of this class
+        )
         self._blank = Stats(
             probed=producer.probed,
             workers=executor.workers,
@@ -64,21 +74,25 @@ class RunMonitor:
 
     def _begin(self) -> None:
         self._stats = copy(self._blank)
-        self._began, self._cpu_began = perf_counter(), process_time()
+        self._began = perf_counter()
+        self._cpu_began = process_time()
         # Time at which the consumer got its last batch.
         self.left = self._began
 
     def restart(self) -> None:
         """Resets statistics and timeline after a warm-up, for which no consumer waited."""
         with self.lock:
-            self._earlier, self._recorder = Stats(), Recorder()
+            self._earlier = Stats()
+            self._recorder = Recorder()
             self._begin()
 
     def follow(self, earlier: "RunMonitor") -> None:
         """Continues the statistics and the timeline of a run that has ended, after this one has read ahead."""
         with self.lock:
             self._earlier, self._recorder = earlier.stats(), earlier._recorder  # noqa: SLF001 - of this class
-            self._began, self._cpu_began, self.left = perf_counter(), process_time(), earlier.left
+            self._began = perf_counter()
+            self._cpu_began = process_time()
+            self.left = earlier.left
 
     def read(self, timing: Timing, step: int, rows: int) -> None:
         """A piece was read: `rows` rows including padding, the first one of `step`."""

@@ -7,11 +7,14 @@ from loadax.loader.metrics.stats import Timing
 
 # Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
 _TARGET = 0.002
-_TOGETHER = 2  # times as long, at most, threads read a group of steps: no step of a group would be cut by itself
-_ALONE_TARGET = 0.001  # without workers: the batch before which a group is read waits for all of it
+# times as long, at most, threads read a group of steps: no step of a group would be cut by itself
+_TOGETHER = 2
+# without workers: the batch before which a group is read waits for all of it
+_ALONE_TARGET = 0.001
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
-_MOST_STEPS = 16  # the steps of a group share memory, which is freed with the last of them
+# the steps of a group share memory, which is freed with the last of them
+_MOST_STEPS = 16
 _MOST_PLACED_STEPS = 64  # of a group that several workers read together
 _PIECES_PER_WORKER = 4
 _KEPT = 0.75  # decay of earlier measurements at each new one
@@ -32,14 +35,26 @@ class PieceSizes:
             worker reads any piece.
     """
 
-    def __init__(self, rows_per_step: int, workers: int, elsewhere: float = 0.0, places: Callable[[], int] = int):
-        self._rows, self._places = max(1, rows_per_step), places
+    def __init__(
+        self,
+        rows_per_step: int,
+        workers: int,
+        elsewhere: float = 0.0,
+        places: Callable[[], int] = int,
+    ):
+        self._rows = max(1, rows_per_step)
+        self._places = places
         self._elsewhere = bool(elsewhere)
         self._target = elsewhere or _TARGET
-        self._group_target = elsewhere or (_TOGETHER * _TARGET if workers else _ALONE_TARGET)
+        self._group_target = elsewhere or (
+            _TOGETHER * _TARGET if workers else _ALONE_TARGET
+        )
         self._splits = workers > 1
-        self._weight = self._mean_rows = self._mean_seconds = self._spread = self._together = self._mean_busy = 0.0
-        self._seconds_per_row: float | None = None  # known once pieces of different sizes were measured
+        self._weight = self._mean_rows = self._mean_seconds = self._spread = (
+            self._together
+        ) = self._mean_busy = 0.0
+        # known once pieces of different sizes were measured
+        self._seconds_per_row: float | None = None
 
     def measured(self, rows: int, timing: Timing) -> None:
         """Records the timing of a piece of `rows` rows."""
@@ -52,14 +67,20 @@ class PieceSizes:
             seconds = busy
         # Means and (co)variances with fading weights, updated as by Welford (1962).
         self._weight = self._weight * _KEPT + 1
-        from_rows, from_seconds = rows - self._mean_rows, seconds - self._mean_seconds
+        from_rows = rows - self._mean_rows
+        from_seconds = seconds - self._mean_seconds
         self._mean_rows += from_rows / self._weight
         self._mean_seconds += from_seconds / self._weight
         self._mean_busy += (busy - self._mean_busy) / self._weight
         self._spread = self._spread * _KEPT + from_rows * (rows - self._mean_rows)
-        self._together = self._together * _KEPT + from_rows * (seconds - self._mean_seconds)
+        self._together = self._together * _KEPT + from_rows * (
+            seconds - self._mean_seconds
+        )
         if self._spread > (0.1 * self._mean_rows) ** 2:
-            self._seconds_per_row = min(max(self._together / self._spread, 0.0), self._mean_seconds / self._mean_rows)
+            self._seconds_per_row = min(
+                max(self._together / self._spread, 0.0),
+                self._mean_seconds / self._mean_rows,
+            )
 
     @property
     def steps(self) -> int:
@@ -68,21 +89,39 @@ class PieceSizes:
             return 1  # the first batch must not wait for others
         places = self._places()
         target = self._group_target * max(1, places)
-        fitting = int(target / max(self._mean_busy / self._mean_rows * self._rows, 1e-9) + 1e-6)
-        return 1 << max(0, min(fitting, _MOST_PLACED_STEPS if places else _MOST_STEPS).bit_length() - 1)
+        fitting = int(
+            target / max(self._mean_busy / self._mean_rows * self._rows, 1e-9) + 1e-6
+        )
+        return 1 << max(
+            0,
+            min(fitting, _MOST_PLACED_STEPS if places else _MOST_STEPS).bit_length()
+            - 1,
+        )
 
-    def pieces(self, count: int, active: int, rows_per_step: int | None = None) -> list[tuple[int, int]]:
+    def pieces(
+        self, count: int, active: int, rows_per_step: int | None = None
+    ) -> list[tuple[int, int]]:
         """Splits the rows of each of the `count` steps of a group into pieces `(low, high)`, for `active` threads.
 
         Steps have `rows_per_step` rows; None: as many as the largest.
         Each piece has a fixed cost, the highest for a stream with many lanes: so no more than keep these threads busy.
         """
-        rows, parts, places = rows_per_step or self._rows, 1, self._places()
+        rows = rows_per_step or self._rows
+        parts = 1
+        places = self._places()
         if (count == 1 or places) and self._weight and self._splits:
-            per_row = self._mean_seconds / self._mean_rows if self._seconds_per_row is None else self._seconds_per_row
+            if self._seconds_per_row is None:
+                per_row = self._mean_seconds / self._mean_rows
+            else:
+                per_row = self._seconds_per_row
             delay = self._mean_seconds - per_row * self._mean_rows
             most = min(rows, _PIECES_PER_WORKER * active)
-            parts = max(1, min(most, round(per_row * rows * count / max(self._target, delay))))
+            parts = max(
+                1, min(most, round(per_row * rows * count / max(self._target, delay)))
+            )
         if places:  # as many for each
             parts = min(rows, places * max(1, round(parts / places)))
-        return [(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
+        return [
+            (rows * part // parts, rows * (part + 1) // parts)
+            for part in range(parts)
+        ]

@@ -40,10 +40,16 @@ class VisitLookahead:
 
     def __init__(self, plan: BatchPlan, positions: Integers, end: int | None):
         self._plan = plan
-        self._end = sys.maxsize if end is None else end
+        if end is None:
+            self._end = sys.maxsize
+        else:
+            self._end = end
         self._positions = positions
         # To balance a step takes the costs of all its rows.
-        rows = len(positions) if plan.costs is None else max(size for _, size in plan.schedule)
+        if plan.costs is None:
+            rows = len(positions)
+        else:
+            rows = max(size for _, size in plan.schedule)
         self._most = max(1, min(_LOOKAHEAD // max(1, rows), _MOST_STEPS))
         self._ahead = 1
         self._lock = threading.Lock()
@@ -53,14 +59,19 @@ class VisitLookahead:
     def __call__(self, first: int, count: int) -> Visits:
         """Visits of `count` steps from `first` on, concatenated."""
         parts = []
-        step, stop, per_step = first, first + count, len(self._positions)
+        step = first
+        stop = first + count
+        per_step = len(self._positions)
         while step < stop:
             steps, visits = self._block(step, stop)
             end = min(stop, steps.stop)
-            low, high = (step - steps.start) * per_step, (end - steps.start) * per_step
+            low = (step - steps.start) * per_step
+            high = (end - steps.start) * per_step
             parts.append(Visits(visits.rows[low:high], visits.epochs[low:high]))
             step = end
-        return parts[0] if len(parts) == 1 else Visits(*map(np.concatenate, zip(*parts, strict=True)))
+        if len(parts) == 1:
+            return parts[0]
+        return Visits(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _block(self, step: int, stop: int) -> tuple[range, Visits]:
         with self._lock:
@@ -142,20 +153,29 @@ class BatchProducer:
     ):
         self.executor = executor
         # Number of workers that pieces are placed on; 0 if masked rows are counted, which follow each other there.
-        self.places: Callable[[], int] = executor.places if options.masking is None else int
+        self.places: Callable[[], int] = (
+            executor.places if options.masking is None else int
+        )
         self.end = end
         self._local = plan.local
         self._layout = buffer_layout(shard)
         own = plan.of(step)
-        self._visits = VisitLookahead(own, shard.positions, end if own is plan else own.num_steps)
-        filling = FillOptions(self._layout, options.key_seed, options.masking is not None)
+        self._visits = VisitLookahead(
+            own, shard.positions, end if own is plan else own.num_steps
+        )
+        filling = FillOptions(
+            self._layout, options.key_seed, options.masking is not None
+        )
         self._job = executor.load(reader, filling, options.prefetch_bytes, family)
         self._finish = shard.batch.structure.build if finish is None else finish
         self._placers = [
             Placer(layout, sharding, leaf.dtype, shard.microbatches)
-            for layout, sharding, leaf in zip(shard.layouts, shard.shardings, shard.batch.leaves, strict=True)
+            for layout, sharding, leaf in zip(
+                shard.layouts, shard.shardings, shard.batch.leaves, strict=True
+            )
         ]
-        self._host, self._positions = shard.host, shard.positions
+        self._host = shard.host
+        self._positions = shard.positions
         self._quarantine = options.quarantine
         self._failures: RowFailures | None = None
         if options.masking is not None:
@@ -170,11 +190,17 @@ class BatchProducer:
             if self._failures is None:
                 self._stacked = streams.stacked(reader)
         # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
-        self.most_steps = _MOST_STEPS if streams is None else 1
+        if streams is None:
+            self.most_steps = _MOST_STEPS
+        else:
+            self.most_steps = 1
         self.probed = reader.probed
-        self.source, self.maps = reader.source, reader.maps
+        self.source = reader.source
+        self.maps = reader.maps
         self.to_accelerator = any(
-            device.platform != "cpu" for sharding in shard.shardings[:1] for device in sharding.mesh.local_devices
+            device.platform != "cpu"
+            for sharding in shard.shardings[:1]
+            for device in sharding.mesh.local_devices
         )
         self.rows_per_step = len(shard.positions)
         self.bytes_per_step = self._layout.bytes_per_step
@@ -205,25 +231,53 @@ class BatchProducer:
 
     def _visits_of(self, first: int, count: int, low: int, high: int) -> Visits:
         visits = self._visits(self._local(first), count)
-        cut = [numbers.reshape(count, self.rows_per_step)[:, low:high].ravel() for numbers in visits]
+        cut = [
+            numbers.reshape(count, self.rows_per_step)[:, low:high].ravel()
+            for numbers in visits
+        ]
         return Visits(*cut)
 
     def fill(
-        self, first: int, buffers: BatchBuffers, low: int, high: int, filled: Callable[[int], object] = int
+        self,
+        first: int,
+        buffers: BatchBuffers,
+        low: int,
+        high: int,
+        filled: Callable[[int], object] = int,
     ) -> Timing:
         """Reads rows `low` to `high` of each of the steps from `first` on into their buffers; `filled`: see `Piece`."""
-        visits = without(self._visits_of(first, buffers.count, low, high), self._quarantine)
+        visits = without(
+            self._visits_of(first, buffers.count, low, high), self._quarantine
+        )
         if self._streams is None:
             # Limits of masked rows are checked before a step is handed out.
-            told = filled if self._failures is None else int
+            if self._failures is None:
+                told = filled
+            else:
+                told = int
             timing = self._job.run(Piece(visits, low, buffers, first, told))
         else:
             timing = self._read_streams(self._streams, first, visits, low, buffers)
         if self._failures is not None:
-            self._failures.count(len(visits.rows), timing.failures, partial(self._place_of, first, low, high))
-        return timing._replace(bytes=round(len(visits.rows) / max(1, self.rows_per_step) * self.bytes_per_step))
+            self._failures.count(
+                len(visits.rows),
+                timing.failures,
+                partial(self._place_of, first, low, high),
+            )
+        return timing._replace(
+            bytes=round(
+                len(visits.rows) / max(1, self.rows_per_step) * self.bytes_per_step
+            )
+        )
 
-    def _read_streams(self, streams: OrderedRows, step: int, visits: Visits, low: int, buffers: BatchBuffers) -> Timing:
+    def _read_streams(
+        self,
+        streams: OrderedRows,
+        step: int,
+        visits: Visits,
+        low: int,
+        buffers: BatchBuffers,
+    ) -> Timing:
         out = None
         if self._stacked is not None:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
@@ -233,8 +287,11 @@ class BatchProducer:
         finally:
             for release in releases:
                 release()
-        read, read_cpu = timing.read + lanes.read, timing.read_cpu + lanes.read_cpu
-        return timing._replace(read=read, read_cpu=read_cpu, began=timing.began - lanes.read)
+        read = timing.read + lanes.read
+        read_cpu = timing.read_cpu + lanes.read_cpu
+        return timing._replace(
+            read=read, read_cpu=read_cpu, began=timing.began - lanes.read
+        )
 
     def close(self) -> None:
         """Ends the waiting of threads for rows that others read."""
@@ -255,13 +312,27 @@ class BatchProducer:
         """
         began = perf_counter()
         with TraceAnnotation("loadax.place"):
-            arrays: list[Any] = [placer(buffers.boxes(leaf, index)) for leaf, placer in enumerate(self._placers)]
-            host = self._on_host(buffers, index) if self._host.leaves else None
-            batch = self._finish(arrays) if arrays else host
+            arrays: list[Any] = [
+                placer(buffers.boxes(leaf, index))
+                for leaf, placer in enumerate(self._placers)
+            ]
+            if self._host.leaves:
+                host = self._on_host(buffers, index)
+            else:
+                host = None
+            if arrays:
+                batch = self._finish(arrays)
+            else:
+                batch = host
         return batch, host, Timing(place=perf_counter() - began, began=began)
 
     def _on_host(self, buffers: BatchBuffers, index: int) -> Tree:
         first = len(self._placers)
-        leaves = [buffers.boxes(first + leaf, index)[0] for leaf in range(len(self._host.leaves))]
+        leaves = [
+            buffers.boxes(first + leaf, index)[0]
+            for leaf in range(len(self._host.leaves))
+        ]
         # Views would keep the memory of placed leaves for as long as the user keeps a name.
-        return self._host.structure.build(map(np.array, leaves) if self._placers else leaves)
+        return self._host.structure.build(
+            map(np.array, leaves) if self._placers else leaves
+        )

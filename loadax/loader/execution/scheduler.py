@@ -30,7 +30,8 @@ from loadax.protocols import Integers, Tree
 Task = Callable[[], None]
 
 _GROUPS_IN_BUDGET = 16
-_PLACED_GROUPS_IN_BUDGET = 4  # which have work for several workers elsewhere, each with memory of its own for maps
+# which have work for several workers elsewhere, each with memory of its own for maps
+_PLACED_GROUPS_IN_BUDGET = 4
 # One group to read and one that is full per worker. More would not fit into the CPU caches, and slow reading down.
 _GROUPS_PER_WORKER = 2
 _MOST_GROUPS = 64  # for a consumer that trains in between and may return at any time
@@ -93,13 +94,16 @@ class PrefetchScheduler:
         self._producer: StepProducer | None = producer
         self._workers = producer.executor.concurrency
         self._bytes_per_step = producer.bytes_per_step
-        self._next, self._stop = first, producer.end  # next step to open, and the end
+        # next step to open, and the end
+        self._next = first
+        self._stop = producer.end
         self._options = options
         # Bytes of buffers that are not yet placed; less than `prefetch_bytes` while another run uses a part of them.
         self.budget = options.prefetch_bytes
         self._monitor = monitor or RunMonitor(producer, options, first)
         # Read here; only the monitor updates them.
-        self._pace, self._autotuner = self._monitor.pace, self._monitor.autotuner
+        self._pace = self._monitor.pace
+        self._autotuner = self._monitor.autotuner
         self._piece_sizes = self._monitor.piece_sizes
         # Number of threads whose workers are started: a new executor starts its first ones by itself.
         self._prepared = min(self._autotuner.size, producer.executor.first)
@@ -109,7 +113,8 @@ class PrefetchScheduler:
         self._broken: BaseException | None = None  # error that ended a worker thread
         self._polling = False  # one idle worker polls
         self._idle = 0  # number of workers that wait for a task
-        self._consumer_waiting = False  # the consumer asked for a batch, and none is placed
+        # the consumer asked for a batch, and none is placed
+        self._consumer_waiting = False
         self._consumer_starving = False  # and none can be placed either
         # By thread: since when it waits for a batch, and what it does. Read without the lock, which a Ctrl-C may have
         # left held.
@@ -117,8 +122,10 @@ class PrefetchScheduler:
         self._activities: dict[int, Activity] = {}
         # Entered as a lock, and not as a condition: a Ctrl-C inside `Condition.__enter__` would leave it held.
         self._lock = self._monitor.lock
-        self._work = threading.Condition(self._lock)  # notified if there may be a task
-        self._arrived = threading.Condition(self._lock)  # notified if there may be a batch
+        # notified if there may be a task
+        self._work = threading.Condition(self._lock)
+        # notified if there may be a batch
+        self._arrived = threading.Condition(self._lock)
 
     def next_task(self) -> Task | None:
         """Waits for the next task of a worker. None: the scheduler is closed."""
@@ -126,13 +133,22 @@ class PrefetchScheduler:
         with self._lock:
             while (producer := self._producer) is not None:
                 if self._prepared < self._autotuner.size:
-                    self._wake_worker()  # another worker takes the task that this one was woken for
+                    # another worker takes the task that this one was woken for
+                    self._wake_worker()
                     self._prepared = self._autotuner.size
                     activity = Activity(
-                        "starts workers", perf_counter(), producer.of(max(0, self._next - 1)), self._next
+                        "starts workers",
+                        perf_counter(),
+                        producer.of(max(0, self._next - 1)),
+                        self._next,
                     )
-                    return partial(self._run, activity, producer.prepare, self._prepared)
-                task = None if self._active_workers() > self._autotuner.size else self._choose_task()
+                    return partial(
+                        self._run, activity, producer.prepare, self._prepared
+                    )
+                if self._active_workers() > self._autotuner.size:
+                    task = None
+                else:
+                    task = self._choose_task()
                 if task is not None:
                     if self._consumer_starving:
                         self._wake_worker()
@@ -156,14 +172,19 @@ class PrefetchScheduler:
         except RuntimeError as error:
             interrupt = _interrupt_behind(error)
             # What a source or a map raised is its own error, whatever it had caught before.
-            if interrupt is None or error is self._broken or any(error is group.error for group in self._groups.copy()):
+            if (
+                interrupt is None
+                or error is self._broken
+                or any(error is group.error for group in self._groups.copy())
+            ):
                 raise
             raise interrupt from None
         finally:
             self._waiting.pop(thread, None)
 
     def _next_batch(self, began: float) -> tuple[int, Tree, Tree]:
-        starved, away = 0.0, began - self._monitor.left
+        starved = 0.0
+        away = began - self._monitor.left
         with self._lock:
             self._pace.requested()
         while True:
@@ -172,17 +193,27 @@ class PrefetchScheduler:
                     taken = self._ready.popleft()
                     self._consumer_waiting = False
                     if self._over():
-                        self._arrived.notify_all()  # other threads may wait for a batch that does not exist
+                        # other threads may wait for a batch that does not exist
+                        self._arrived.notify_all()
                     grown = self._monitor.taken(taken[0], began, away, starved)
                     # A group that is gone leaves room for another one.
                     left = not self._groups or not self._groups[0].placed
-                    if self._idle and (grown or (left and self._idle == self._workers and not self._pace.ahead)):
+                    if self._idle and (
+                        grown
+                        or (
+                            left
+                            and self._idle == self._workers
+                            and not self._pace.ahead
+                        )
+                    ):
                         self._wake_worker()
                     return taken
                 if self._producer is None:
                     raise _closed()
                 # First what this process itself could not read: another host may have ended it for the same reason.
-                error = (self._groups[0].error if self._groups else None) or self._broken
+                error = (
+                    self._groups[0].error if self._groups else None
+                ) or self._broken
                 if error is not None:
                     raise error
                 if self._over():
@@ -202,7 +233,11 @@ class PrefetchScheduler:
         self._consumer_starving = self._pace.starving or self._idle == self._workers
         if self._consumer_starving:
             self._wake_worker()
-        no_room = self._active_workers() < self._autotuner.size and self._full() and not self._unread_pieces()
+        no_room = (
+            self._active_workers() < self._autotuner.size
+            and self._full()
+            and not self._unread_pieces()
+        )
         with TraceAnnotation("loadax.wait"):
             self._arrived.wait()
         self._consumer_starving = False
@@ -229,7 +264,9 @@ class PrefetchScheduler:
             self._monitor.close()
             if self._producer is not None:
                 self._producer.close()
-            self._groups, self._ready, self._producer = deque(), deque(), None
+            self._groups = deque()
+            self._ready = deque()
+            self._producer = None
             self._work.notify_all()
             self._arrived.notify_all()
 
@@ -240,7 +277,9 @@ class PrefetchScheduler:
     def waiting_since(self) -> float | None:
         """Time since which a consumer waits and no batch was handed out; None: none waits."""
         waiting = list(self._waiting.copy().values())
-        return max(min(waiting), self._monitor.left) if waiting else None
+        if waiting:
+            return max(min(waiting), self._monitor.left)
+        return None
 
     def waiting_for(self) -> tuple[int, str]:
         """The next step to hand out, and what is done for it, as text with stacks."""
@@ -250,7 +289,12 @@ class PrefetchScheduler:
     # The methods below are called with the lock held, except for the tasks themselves.
 
     def _over(self) -> bool:
-        return self._stop is not None and self._next >= self._stop and not self._groups and not self._ready
+        return (
+            self._stop is not None
+            and self._next >= self._stop
+            and not self._groups
+            and not self._ready
+        )
 
     def _choose_task(self) -> Task | None:
         if self._may_place_ahead():
@@ -262,14 +306,25 @@ class PrefetchScheduler:
         if group is None:
             return None
         low, high = group.waiting.popleft()
-        activity = Activity("reads", perf_counter(), group.producer, group.first, group.buffers.count, low, high)
+        activity = Activity(
+            "reads",
+            perf_counter(),
+            group.producer,
+            group.first,
+            group.buffers.count,
+            low,
+            high,
+        )
         return partial(self._run, activity, self._read, group, low, high)
 
     def _placement(self) -> Task | None:
         if not self._may_place():
             return None
-        self._placing, group = True, self._groups[0]
-        activity = Activity("places", perf_counter(), group.producer, group.first + group.placed)
+        self._placing = True
+        group = self._groups[0]
+        activity = Activity(
+            "places", perf_counter(), group.producer, group.first + group.placed
+        )
         return partial(self._run, activity, self._place, group)
 
     def _wait_for_work(self, tries: int) -> None:
@@ -279,7 +334,8 @@ class PrefetchScheduler:
         `next_batch`.
         """
         self._idle += 1
-        polls, self._polling = not self._polling, True
+        polls = not self._polling
+        self._polling = True
         self._work.wait(self._pace.backoff(tries) if polls else None)
         self._polling = self._polling and not polls
         self._idle -= 1
@@ -291,7 +347,9 @@ class PrefetchScheduler:
         waits: more threads compete with each other, and a consumer that does not wait needs no more.
         """
         wanted = self._idle and self._active_workers() < self._autotuner.size
-        if wanted and (self._may_place_ahead() or self._unread_pieces() or self._may_open()):
+        if wanted and (
+            self._may_place_ahead() or self._unread_pieces() or self._may_open()
+        ):
             self._work.notify()
 
     def _active_workers(self) -> int:
@@ -304,42 +362,80 @@ class PrefetchScheduler:
 
     def _may_place_ahead(self) -> bool:
         # A waiting consumer places batches itself, without a hand-over, so workers should read.
-        return self._options.prefetch > 0 and not self._consumer_waiting and self._pace.ahead and self._may_place()
+        return (
+            self._options.prefetch > 0
+            and not self._consumer_waiting
+            and self._pace.ahead
+            and self._may_place()
+        )
 
     def _may_place(self) -> bool:
-        if self._placing or not self._groups or len(self._ready) >= max(1, self._options.prefetch):
+        if (
+            self._placing
+            or not self._groups
+            or len(self._ready) >= max(1, self._options.prefetch)
+        ):
             return False
         return self._groups[0].is_next_full() and self._groups[0].error is None
 
     def _may_open(self) -> bool:
-        if self._producer is None or (self._stop is not None and self._next >= self._stop):
+        if self._producer is None or (
+            self._stop is not None and self._next >= self._stop
+        ):
             return False
         if not self._groups:
             return True
-        enough = _MOST_GROUPS if self._pace.ahead else _GROUPS_PER_WORKER * self._autotuner.size
+        if self._pace.ahead:
+            enough = _MOST_GROUPS
+        else:
+            enough = _GROUPS_PER_WORKER * self._autotuner.size
         if places := self._producer.places():  # each group has work for so many
             enough = 2 + enough // places
         return len(self._groups) < enough and not self._full()
 
     def _full(self) -> bool:
         """Whether another group would exceed `prefetch_bytes`."""
-        held = sum(group.buffers.count * group.producer.bytes_per_step for group in self._groups)
-        return bool(self._groups) and held + self._count() * self._bytes_per_step > self.budget
+        held = sum(
+            group.buffers.count * group.producer.bytes_per_step
+            for group in self._groups
+        )
+        return (
+            bool(self._groups)
+            and held + self._count() * self._bytes_per_step > self.budget
+        )
 
     def _count(self) -> int:
         """Number of steps of the next group."""
         assert self._producer is not None
         # A group takes a small part of the budget, because maps need memory for their inputs and outputs too.
-        groups = _PLACED_GROUPS_IN_BUDGET if self._producer.places() else _GROUPS_IN_BUDGET
+        if self._producer.places():
+            groups = _PLACED_GROUPS_IN_BUDGET
+        else:
+            groups = _GROUPS_IN_BUDGET
         budget = self._options.prefetch_bytes // groups
-        count = min(self._piece_sizes.steps, self._producer.most_steps, max(1, budget // max(1, self._bytes_per_step)))
-        return count if self._stop is None else min(count, self._stop - self._next)
+        count = min(
+            self._piece_sizes.steps,
+            self._producer.most_steps,
+            max(1, budget // max(1, self._bytes_per_step)),
+        )
+        if self._stop is None:
+            return count
+        return min(count, self._stop - self._next)
 
     def _group(self, first: int, count: int) -> StepGroup:
         assert self._producer is not None
         producer = self._producer.of(first)
-        pieces = self._piece_sizes.pieces(count, self._autotuner.size, producer.rows_per_step)
-        return StepGroup(producer, first, producer.buffers(count), deque(pieces), np.full(count, len(pieces)), count)
+        pieces = self._piece_sizes.pieces(
+            count, self._autotuner.size, producer.rows_per_step
+        )
+        return StepGroup(
+            producer,
+            first,
+            producer.buffers(count),
+            deque(pieces),
+            np.full(count, len(pieces)),
+            count,
+        )
 
     def _run(self, activity: Activity, work: Callable[..., None], *args: Any) -> None:
         try:
@@ -360,39 +456,54 @@ class PrefetchScheduler:
                     self._arrived.notify()
 
         try:
-            timing = group.producer.fill(group.first, group.buffers, low, high, filled)
+            timing = group.producer.fill(
+                group.first, group.buffers, low, high, filled
+            )
         except SkippedError:
             return
         except BaseException as error:
             if self._workers == 0 and not isinstance(error, Exception):
-                raise  # the caller's thread was interrupted, which is not an error of this step
+                # the caller's thread was interrupted, which is not an error of this step
+                raise
             self._failed(group, error)
             return
         with self._lock:
-            self._monitor.read(timing, group.first, (high - low) * group.buffers.count)
+            self._monitor.read(
+                timing, group.first, (high - low) * group.buffers.count
+            )
             filled(group.buffers.count)
 
     def _failed(self, group: StepGroup, error: BaseException) -> None:
         if isinstance(error, StopIteration | SystemExit | GeneratorExit):
             # These would end the training loop as if the data had ended. `loadax.transforms.blame` converts them too.
-            stopped, error = error, RuntimeError(f"a source or a map raised {error!r}")
+            stopped = error
+            error = RuntimeError(f"a source or a map raised {error!r}")
             error.__cause__ = stopped
             for note in getattr(stopped, "__notes__", ()):
                 error.add_note(note)
         with self._lock:
-            if self._producer is None or group.error is not None or group.stop < group.buffers.count:
+            if (
+                self._producer is None
+                or group.error is not None
+                or group.stop < group.buffers.count
+            ):
                 return
             if group.buffers.count == 1:
                 error.add_note(f"loadax: in step {group.first}")
-                group.error, group.waiting = error, deque()
+                group.error = error
+                group.waiting = deque()
             else:
                 # Read the steps one by one: those before the failing one succeed, and the error names its step.
-                index, placed = self._groups.index(group), group.placed
-                group.stop, group.waiting = placed + (self._placing and index == 0), deque()
+                index = self._groups.index(group)
+                placed = group.placed
+                group.stop = placed + (self._placing and index == 0)
+                group.waiting = deque()
                 if group.stop == placed:
                     self._groups.remove(group)
                 for offset in range(group.stop, group.buffers.count):
-                    self._groups.insert(index + offset - placed, self._group(group.first + offset, 1))
+                    self._groups.insert(
+                        index + offset - placed, self._group(group.first + offset, 1)
+                    )
             self._arrived.notify()
 
     def _place(self, group: StepGroup) -> None:
@@ -430,4 +541,7 @@ def _interrupt_behind(error: BaseException) -> BaseException | None:
 
 
 def _closed() -> ClosedError:
-    return ClosedError("this iterator is closed; make a new one with iter(loader), or loader.iterate(start=state)")
+    return ClosedError(
+        "this iterator is closed; make a new one with iter(loader), or "
+        "loader.iterate(start=state)"
+    )

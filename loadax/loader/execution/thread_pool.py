@@ -25,12 +25,19 @@ class ThreadPool:
         caller: Context that the threads run in.
     """
 
-    def __init__(self, scheduler: PrefetchScheduler, executor: PieceExecutor, caller: Caller):
+    def __init__(
+        self, scheduler: PrefetchScheduler, executor: PieceExecutor, caller: Caller
+    ):
         self._scheduler = scheduler
         self._executor = executor
         self._process = os.getpid()
         self._threads = [
-            threading.Thread(target=caller.run, args=(_work, scheduler), name=f"{_NAME}{index}", daemon=True)
+            threading.Thread(
+                target=caller.run,
+                args=(_work, scheduler),
+                name=f"{_NAME}{index}",
+                daemon=True,
+            )
             for index in range(executor.concurrency)
         ]
 
@@ -39,7 +46,9 @@ class ThreadPool:
         try:
             for thread in self._threads:
                 thread.start()
-        except BaseException:  # an interrupt, or a thread that can't start: stop those that have started
+        except (
+            BaseException
+        ):  # an interrupt, or a thread that can't start: stop those that have started
             self._scheduler.close()
             raise
 
@@ -62,8 +71,11 @@ class ThreadPool:
         if threading.current_thread().name.startswith(_NAME):
             return False
         deadline = monotonic() + _CLOSE_TIMEOUT
-        for thread in (thread for thread in self._threads if thread.ident is not None):
-            with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
+        for thread in (
+            thread for thread in self._threads if thread.ident is not None
+        ):
+            # a Ctrl-C during `start` can leave a thread that never begins
+            with suppress(RuntimeError):
                 thread.join(max(0.0, deadline - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 

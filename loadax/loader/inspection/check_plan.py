@@ -44,22 +44,39 @@ class PlanCheck(NamedTuple):
         return {**self._asdict(), "copies": list(self.copies)}
 
     def __str__(self) -> str:
-        whole = "endless" if self.all_steps is None else f"{self.all_steps:,}"
-        steps = "all" if self.steps == self.all_steps else f"{self.steps:,} of {whole}"
+        if self.all_steps is None:
+            whole = "endless"
+        else:
+            whole = f"{self.all_steps:,}"
+        if self.steps == self.all_steps:
+            steps = "all"
+        else:
+            steps = f"{self.steps:,} of {whole}"
         least, most = self.copies
-        several = f"the {least} hosts" if least == most else f"the {least} to {most} hosts"
-        hosts = "the one host that holds it" if most == 1 else f"{several} that hold it"
+        if least == most:
+            several = f"the {least} hosts"
+        else:
+            several = f"the {least} to {most} hosts"
+        if most == 1:
+            hosts = "the one host that holds it"
+        else:
+            hosts = f"{several} that hold it"
         shares = count_text(self.shares, "different share") + (
             f", {self.asked:,} in turn" if self.asked < self.shares else ""
         )
-        once = "at most once" if self.visits == 1 else f"up to {self.visits:,} times"
+        if self.visits == 1:
+            once = "at most once"
+        else:
+            once = f"up to {self.visits:,} times"
         return (
             f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
             f"each row is read by exactly {hosts}, and occurs in these steps {once}"
         )
 
 
-def check_run(plan: Steps, shard_at: Callable[[int], HostShard], steps: int | None) -> PlanCheck:
+def check_run(
+    plan: Steps, shard_at: Callable[[int], HostShard], steps: int | None
+) -> PlanCheck:
     """Simulates a run.
 
     Args:
@@ -74,21 +91,40 @@ def check_run(plan: Steps, shard_at: Callable[[int], HostShard], steps: int | No
     segments = [(first, plan.segment_of(first)[0]) for first in plan.first_steps]
     rows: list[Integers] = []
     copies: list[Integers] = []
-    counts: list[tuple[int, int, int]] = []  # hosts, shares, and shares checked per step
+    # hosts, shares, and shares checked per step
+    counts: list[tuple[int, int, int]] = []
     for first, segment in segments:
         hosts = AllHosts(shard_at(first), segment.batch_size)
         shares = _shares(hosts)
-        most = steps or max(1, min(_MOST_ROWS // hosts.batch_size, max(_FEW_STEPS, _MOST_CALLS // len(shares))))
+        most = steps or max(
+            1,
+            min(
+                _MOST_ROWS // hosts.batch_size,
+                max(_FEW_STEPS, _MOST_CALLS // len(shares)),
+            ),
+        )
         chosen = spaced(plan.alike(first), -(-most // len(segments)))
-        asked = len(shares) if steps else min(len(shares), max(1, _MOST_CALLS // len(chosen)))
+        if steps:
+            asked = len(shares)
+        else:
+            asked = min(len(shares), max(1, _MOST_CALLS // len(chosen)))
         for turn, step in enumerate(chosen):
-            checked = [shares[(turn * asked + index) % len(shares)] for index in range(asked)]
+            checked = [
+                shares[(turn * asked + index) % len(shares)] for index in range(asked)
+            ]
             rows.append(_check_step(plan, step, checked))
         copies.append(hosts.rows.copies)
         counts.append((len(hosts.processes), len(shares), asked))
-    visited, met = np.concatenate(rows), np.concatenate(copies)
+    visited = np.concatenate(rows)
+    met = np.concatenate(copies)
     visits = int(np.unique(visited[visited >= 0], return_counts=True)[1].max())
-    return PlanCheck(len(rows), plan.num_steps, *max(counts), (int(met.min()), int(met.max())), visits)
+    return PlanCheck(
+        len(rows),
+        plan.num_steps,
+        *max(counts),
+        (int(met.min()), int(met.max())),
+        visits,
+    )
 
 
 def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
@@ -104,24 +140,31 @@ def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
     if not np.array_equal(loaded, expected):
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
-            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, but {expected[wrong]} hold it: "
-            f"this is a bug of loadax; report it with the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
+            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, "
+            f"but {expected[wrong]} hold it: this is a bug of loadax; report it with "
+            f"the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
         )
     return list(shares.values())
 
 
-def _check_step(plan: Steps, step: int, shares: list[tuple[int, Integers]]) -> Integers:
+def _check_step(
+    plan: Steps, step: int, shares: list[tuple[int, Integers]]
+) -> Integers:
     """Checks that the visits of each share equal the same part of the whole step; returns the step's rows."""
     whole = plan.visits(step)
     for host, positions in shares:
         part = plan.visits(step, positions)
-        different = (part.rows != whole.rows[positions]) | (part.epochs != whole.epochs[positions])
+        different = (part.rows != whole.rows[positions]) | (
+            part.epochs != whole.epochs[positions]
+        )
         if different.any():
             index = int(np.flatnonzero(different)[0])
             at = int(positions[index])
             raise ConformanceError(
-                f"step {step}, position {at}: host {host} would read row {part.rows[index]} (epoch "
-                f"{part.epochs[index]}), but row {whole.rows[at]} (epoch {whole.epochs[at]}) "
-                "is at this position of the whole batch; visits() of the order must compute each position independently"
+                f"step {step}, position {at}: host {host} would read row "
+                f"{part.rows[index]} (epoch {part.epochs[index]}), but row "
+                f"{whole.rows[at]} (epoch {whole.epochs[at]}) is at this position of "
+                "the whole batch; visits() of the order must compute each position "
+                "independently"
             )
     return whole.rows

@@ -40,7 +40,9 @@ def spaced(steps: Sequence[int], count: int) -> list[int]:
         ([12, 37, 62, 87], [0, 1, 2])
     """
     count = min(count, len(steps))
-    return [steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)]
+    return [
+        steps[(2 * index + 1) * len(steps) // (2 * count)] for index in range(count)
+    ]
 
 
 def open_on_hosts(reader: Reader, plan: Steps, hosts: AllHosts) -> list[Opened]:
@@ -75,20 +77,27 @@ def chunk_reads(
         Two arrays, float64[hosts]; for packed rows, of the chunks of the documents. None if the source has no chunks.
     """
     levels = list(_levels(source))
-    starts, length = chunk_starts(levels[-1]), len(levels[-1])
+    starts = chunk_starts(levels[-1])
+    length = len(levels[-1])
     if starts is None:
         return None
     groups = sample_groups(host_rows, _MOST_ENTRIES)
     positions = [host_rows.positions(int(group[0])) for group in groups]
-    group_of = np.repeat(np.arange(len(groups)), [len(group_positions) for group_positions in positions])
+    group_of = np.repeat(
+        np.arange(len(groups)),
+        [len(group_positions) for group_positions in positions],
+    )
     all_positions = np.concatenate(positions)
     chunks, decoded, used = np.zeros((3, len(groups)))
     for step in steps:
         rows = plan.visits(step).rows
         owner_of, below = _rows_below(levels[:-1], rows)
         counts = np.bincount(owner_of, minlength=len(rows))
-        entries = indices((np.cumsum(counts) - counts)[all_positions], counts[all_positions])
-        owners, ids = np.repeat(group_of, counts[all_positions]), chunk_of(starts, below[entries])
+        entries = indices(
+            (np.cumsum(counts) - counts)[all_positions], counts[all_positions]
+        )
+        owners = np.repeat(group_of, counts[all_positions])
+        ids = chunk_of(starts, below[entries])
         owner, chunk = np.divmod(np.unique(owners * len(starts) + ids), len(starts))
         chunks += np.bincount(owner, minlength=len(groups)) / len(steps)
         decoded += np.bincount(owner, chunk_sizes(starts, chunk, length), len(groups))
@@ -100,22 +109,30 @@ def chunk_reads(
 def _levels(source: BaseSource) -> Iterator[BaseSource]:
     """A source and, recursively, the one source that its rows consist of."""
     yield source
-    if len(source.children) == 1 and source.rows_below(np.empty(0, np.int64)) is not None:
+    if (
+        len(source.children) == 1
+        and source.rows_below(np.empty(0, np.int64)) is not None
+    ):
         yield from _levels(source.children[0].source)
 
 
-def _rows_below(levels: Sequence[BaseSource], rows: Integers) -> tuple[Integers, Integers]:
+def _rows_below(
+    levels: Sequence[BaseSource], rows: Integers
+) -> tuple[Integers, Integers]:
     """The rows of the last source that these rows consist of, without padding, and the index of the row of each."""
     owners = np.flatnonzero(rows >= 0)
     rows = rows[owners]
     for level in levels:
         below = level.rows_below(rows)
         assert below is not None
-        owners, rows = owners[below[0]], below[1]
+        owners = owners[below[0]]
+        rows = below[1]
     return owners, rows
 
 
-def file_counts(plan: Steps, step: int, host_rows: HeldRows, source: BaseSource) -> Integers | None:
+def file_counts(
+    plan: Steps, step: int, host_rows: HeldRows, source: BaseSource
+) -> Integers | None:
     """Number of files that a sample of hosts reads in a step; None if there are no files, or too many rows to check."""
     if int(host_rows.counts.max()) > _MOST_CALLS:
         return None
@@ -123,6 +140,15 @@ def file_counts(plan: Steps, step: int, host_rows: HeldRows, source: BaseSource)
     counts = []
     for group in sample_groups(host_rows, _MOST_CALLS):
         read = visits[host_rows.positions(int(group[0]))]
-        located = (source.locate_visit(row, epoch) for row, epoch in read.tolist() if row >= 0)
-        counts += [len({location.file for locations in located for location in locations})] * len(group)
-    return np.array(counts) if any(counts) else None  # arrays in memory have no file
+        located = (
+            source.locate_visit(row, epoch)
+            for row, epoch in read.tolist()
+            if row >= 0
+        )
+        counts += [
+            len({location.file for locations in located for location in locations})
+        ] * len(group)
+    # arrays in memory have no file
+    if any(counts):
+        return np.array(counts)
+    return None

@@ -44,9 +44,13 @@ def digest_of(digested: Iterable[DigestedSteps]) -> str:
             for first in range(begin, end, at_once):
                 some = range(first, min(first + at_once, end))
                 visits = without(plan.visits_of(some, positions), quarantine)
-                step = np.repeat(np.arange(some.start, some.stop) + offset, len(positions))
+                step = np.repeat(
+                    np.arange(some.start, some.stop) + offset, len(positions)
+                )
                 position = np.tile(positions, len(some))
                 for half in (0, 1):
-                    hashes = seeds.derive(0, "visit", half, step, position, visits.rows, visits.epochs)
+                    hashes = seeds.derive(
+                        0, "visit", half, step, position, visits.rows, visits.epochs
+                    )
                     halves[half] += int(hashes[visits.rows >= 0].sum())
     return "".join(f"{half % (1 << 64):016x}" for half in halves)

@@ -10,8 +10,21 @@ from loadax.core.buffers import align
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.inspection.chunk_reads import Opened, chunk_reads, file_counts, open_on_hosts, spaced
-from loadax.loader.inspection.explanation import BatchFigures, Explanation, LeafPlan, Memory, Reading, spread_of
+from loadax.loader.inspection.chunk_reads import (
+    Opened,
+    chunk_reads,
+    file_counts,
+    open_on_hosts,
+    spaced,
+)
+from loadax.loader.inspection.explanation import (
+    BatchFigures,
+    Explanation,
+    LeafPlan,
+    Memory,
+    Reading,
+    spread_of,
+)
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
@@ -22,7 +35,12 @@ from loadax.sharding.mesh import axis_sizes
 
 
 def explain(
-    dataset: Dataset, plan: Steps, shard: HostShard, at: int, options: LoaderOptions, steps: int
+    dataset: Dataset,
+    plan: Steps,
+    shard: HostShard,
+    at: int,
+    options: LoaderOptions,
+    steps: int,
 ) -> Explanation:
     """Explains a run.
 
@@ -41,9 +59,16 @@ def explain(
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
     micro = shard.microbatches
-    rows = (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
+    rows = (
+        (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
+    )
     plans = tuple(
-        LeafPlan(leaf.path, str(leaf.dtype), (*rows, *leaf.spec.shape), f"P({', '.join(map(repr, spec))})")
+        LeafPlan(
+            leaf.path,
+            str(leaf.dtype),
+            (*rows, *leaf.spec.shape),
+            f"P({', '.join(map(repr, spec))})",
+        )
         for leaf, spec in shard.leaf_specs
     )
     return Explanation(
@@ -54,12 +79,17 @@ def explain(
         hosts=len(hosts.processes),
         devices=hosts.grid.owners.size,
         leaves=plans,
-        host_leaves=tuple(f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}" for leaf in shard.host.leaves),
+        host_leaves=tuple(
+            f"{leaf.path} {leaf.dtype}{list(leaf.spec.shape) or ''}"
+            for leaf in shard.host.leaves
+        ),
         reading=reading,
         balance=None if plan.costs is None else _balance(plan.of(at), shard, sampled),
         buckets=plan.buckets,
         memory=memory,
-        warnings=tuple(find_warnings(dataset, hosts, batches, reading, memory, opened)),
+        warnings=tuple(
+            find_warnings(dataset, hosts, batches, reading, memory, opened)
+        ),
     )
 
 
@@ -80,16 +110,31 @@ def _batches(plan: Steps, at: int) -> BatchFigures:
     )
 
 
-def _reading(dataset: Dataset, plan: Steps, hosts: AllHosts, opened: list[Opened], steps: Sequence[int]) -> Reading:
-    source, host_rows = dataset.reader.source, hosts.rows
+def _reading(
+    dataset: Dataset,
+    plan: Steps,
+    hosts: AllHosts,
+    opened: list[Opened],
+    steps: Sequence[int],
+) -> Reading:
+    source = dataset.reader.source
+    host_rows = hosts.rows
     read, whole = _bytes_read(dataset, hosts)
     reads = chunk_reads(plan, steps, host_rows, source)
-    chunks, decoded = (None, None) if reads is None else map(spread_of, reads)
+    if reads is None:
+        chunks, decoded = (None, None)
+    else:
+        chunks, decoded = map(spread_of, reads)
     if opened:
         means = []
         for host in opened:
             sizes = [shuffle.order.size for shuffle in host.shuffles]
-            means.append(np.average([shuffle.amplification for shuffle in host.shuffles], weights=sizes))
+            means.append(
+                np.average(
+                    [shuffle.amplification for shuffle in host.shuffles],
+                    weights=sizes,
+                )
+            )
         decoded = spread_of(means)
     files = file_counts(plan, steps[0], host_rows, source)
     return Reading(
@@ -106,14 +151,29 @@ def _reading(dataset: Dataset, plan: Steps, hosts: AllHosts, opened: list[Opened
     )
 
 
-def _balance(plan: BatchPlan, shard: HostShard, steps: Sequence[int]) -> tuple[int, float, float]:
+def _balance(
+    plan: BatchPlan, shard: HostShard, steps: Sequence[int]
+) -> tuple[int, float, float]:
     """Number of parts that the mesh cuts the rows into, and the largest over the mean cost of one: before, and now."""
-    parts = max((size // (box[0][1] - box[0][0]) for (size, *_), (box, *_), *_ in shard.layouts), default=1)
+    parts = max(
+        (
+            size // (box[0][1] - box[0][0])
+            for (size, *_), (box, *_), *_ in shard.layouts
+        ),
+        default=1,
+    )
     ratios = []
     for made in (replace(plan, costs=None), plan):
         costs = [_costs(plan, made.visits(step)) for step in steps]
-        shares = [np.array([part.sum() for part in np.array_split(step, parts)]) for step in costs]
-        ratios.append(float(np.mean([share.max() / max(share.mean(), 1e-300) for share in shares])))
+        shares = [
+            np.array([part.sum() for part in np.array_split(step, parts)])
+            for step in costs
+        ]
+        ratios.append(
+            float(
+                np.mean([share.max() / max(share.mean(), 1e-300) for share in shares])
+            )
+        )
     before, now = ratios
     return parts, before, now
 
@@ -134,10 +194,15 @@ def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
     whole = whole_row * hosts.batch_size
     if not dataset.reader.maps_columns:
         return hosts.rows.counts * whole_row, whole
-    read, origins = np.zeros(len(hosts.processes), np.int64), dataset.reader.origins
+    read = np.zeros(len(hosts.processes), np.int64)
+    origins = dataset.reader.origins
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
-            read += holdings.counts * math.prod(holdings.extents) * specs[origins[leaf.source]].dtype.itemsize
+            read += (
+                holdings.counts
+                * math.prod(holdings.extents)
+                * specs[origins[leaf.source]].dtype.itemsize
+            )
     for leaf in hosts.one.host.leaves:
         read += hosts.rows.counts * leaf.spec.nbytes
     return read, whole
@@ -153,7 +218,10 @@ def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Me
         placed += shard
     for leaf in hosts.one.host.leaves:
         step += [align(int(count) * leaf.spec.nbytes) for count in hosts.rows.counts]
-    kept = [sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles) for host in opened]
+    kept = [
+        sum(shuffle.chunks * shuffle.chunk_bytes for shuffle in host.shuffles)
+        for host in opened
+    ]
     return Memory(
         step=spread_of(step),
         reading_ahead=max(options.prefetch_bytes, int(step.max())),

@@ -70,7 +70,10 @@ class LeafPlan:
     partition: str
 
     def __str__(self) -> str:
-        return f"{self.path or 'the batch'} {self.dtype}{list(self.shape)} by {self.partition}"
+        return (
+            f"{self.path or 'the batch'} {self.dtype}{list(self.shape)} by "
+            f"{self.partition}"
+        )
 
 
 @final
@@ -169,15 +172,25 @@ class Explanation:
 
     def __str__(self) -> str:
         facts = [
-            (name if index == 0 else "", text) for name, lines in self._facts() for index, text in enumerate(lines)
+            (name if index == 0 else "", text)
+            for name, lines in self._facts()
+            for index, text in enumerate(lines)
         ]
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
-        text += "\n" + table(("a host and step", "least", "median", "most"), list(self._figures()))
+        text += "\n" + table(
+            ("a host and step", "least", "median", "most"), list(self._figures())
+        )
         reading = self.reading
         if reading.chunks is not None:
-            kept = "kept open until used up" if reading.kept_open else "each step by itself, without caches"
-            sampled = f"{count_text(reading.steps, 'step')} of {count_text(reading.hosts, 'host')}"
+            if reading.kept_open:
+                kept = "kept open until used up"
+            else:
+                kept = "each step by itself, without caches"
+            sampled = (
+                f"{count_text(reading.steps, 'step')} of "
+                f"{count_text(reading.hosts, 'host')}"
+            )
             text += f"(chunks: from {sampled}; {kept})\n"
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
@@ -185,61 +198,139 @@ class Explanation:
         return "<pre>" + escape(str(self)) + "</pre>"
 
     def __repr__(self) -> str:
-        return f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} hosts; print it>"
+        return (
+            f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} "
+            "hosts; print it>"
+        )
 
     def _facts(self) -> Iterator[tuple[str, list[str]]]:
-        memory, reading = self.memory, self.reading
+        memory = self.memory
+        reading = self.reading
         yield "data", [self.data]
         yield "order", list(self.order)
         yield "batches", list(self._batches())
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        yield "mesh", [f"{axes}: {count_text(self.devices, 'device')} on {count_text(self.hosts, 'host')}"]
+        yield (
+            "mesh",
+            [
+                (
+                    f"{axes}: {count_text(self.devices, 'device')} on "
+                    f"{count_text(self.hosts, 'host')}"
+                )
+            ],
+        )
         yield "leaves", list(map(str, self.leaves))
         if self.balance is not None:
             parts, before, now = self.balance
             yield (
                 "balance",
-                [f"the dearest of {parts} parts costs {now:.3f} times their mean, {before:.3f} without balance="],
+                [
+                    (
+                        f"the dearest of {parts} parts costs {now:.3f} times their mean, "
+                        f"{before:.3f} without balance="
+                    )
+                ],
             )
         if self.buckets:
-            entries = sum(length * size * steps for length, size, steps, _ in self.buckets)
-            padding = sum(length * size * steps * share for length, size, steps, share in self.buckets) / entries
+            entries = sum(
+                length * size * steps for length, size, steps, _ in self.buckets
+            )
+            padding = (
+                sum(
+                    length * size * steps * share
+                    for length, size, steps, share in self.buckets
+                )
+                / entries
+            )
             lines = [
-                f"length {length:,}: {count_text(steps, 'step')} of {size:,} rows, {share:.1%} padding"
+                f"length {length:,}: {count_text(steps, 'step')} of {size:,} rows, "
+                f"{share:.1%} padding"
                 for length, size, steps, share in self.buckets
             ]
             yield "buckets", [f"an epoch, {padding:.1%} padding", *lines]
         if self.host_leaves:
             yield "host leaves", list(self.host_leaves)
-        least, most = int(reading.copies.least), int(reading.copies.most)
-        copies = count_text(most, "host") if least == most else f"{least} to {most} hosts"
-        yield "copies", [f"each row is read by {copies}; {reading.times:.2f} bytes are read for each byte of the batch"]
-        chunks = [] if memory.open_chunks is None else [f"open chunks: {size_text(memory.open_chunks.most)}"]
-        yield "of a host", [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks]
-        placed = f"{memory.placed} batches of {size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"
+        least = int(reading.copies.least)
+        most = int(reading.copies.most)
+        if least == most:
+            copies = count_text(most, "host")
+        else:
+            copies = f"{least} to {most} hosts"
+        yield (
+            "copies",
+            [
+                (
+                    f"each row is read by {copies}; {reading.times:.2f} bytes are read "
+                    "for each byte of the batch"
+                )
+            ],
+        )
+        if memory.open_chunks is None:
+            chunks = []
+        else:
+            chunks = [f"open chunks: {size_text(memory.open_chunks.most)}"]
+        yield (
+            "of a host",
+            [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks],
+        )
+        placed = (
+            f"{memory.placed} batches of {size_text(memory.batch)}: "
+            f"{size_text(memory.placed * memory.batch)}"
+        )
         yield "of a device", [placed]
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
-        epochs = "infinitely many epochs" if batches.num_epochs is None else count_text(batches.num_epochs, "epoch")
-        steps = "" if batches.steps is None else f": {batches.steps:,} steps"
+        if batches.num_epochs is None:
+            epochs = "infinitely many epochs"
+        else:
+            epochs = count_text(batches.num_epochs, "epoch")
+        if batches.steps is None:
+            steps = ""
+        else:
+            steps = f": {batches.steps:,} steps"
         yield f"{batches.batch_size:,} rows, {epochs}{steps}"
-        dropped = f", {batches.dropped:,} rows dropped" if batches.dropped else ""
-        padded = f", {batches.padded:,} rows of padding" if batches.padded else ""
+        if batches.dropped:
+            dropped = f", {batches.dropped:,} rows dropped"
+        else:
+            dropped = ""
+        if batches.padded:
+            padded = f", {batches.padded:,} rows of padding"
+        else:
+            padded = ""
         endless = batches.rows_per_epoch >= ENDLESS
-        size = "endless" if endless else f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
+        if endless:
+            size = "endless"
+        else:
+            size = (
+                f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
+            )
         yield f"an epoch: {size}{dropped}{padded}"
-        if batches.first or (batches.last is not None and batches.last + 1 != batches.steps):
-            last = "the end" if batches.last is None else f"{batches.last:,}"
+        if batches.first or (
+            batches.last is not None and batches.last + 1 != batches.steps
+        ):
+            if batches.last is None:
+                last = "the end"
+            else:
+                last = f"{batches.last:,}"
             yield f"these figures: steps {batches.first:,} to {last}"
 
     def _figures(self) -> Iterator[list[str]]:
         reading = self.reading
         yield ["rows read", *reading.rows.texts("{:,.0f}".format)]
         yield ["bytes read", *reading.nbytes.texts(size_text)]
-        for name, figure in (("chunks met", reading.chunks), ("files met", reading.files)):
+        for name, figure in (
+            ("chunks met", reading.chunks),
+            ("files met", reading.files),
+        ):
             if figure is not None:
-                yield [name, *figure.texts(lambda value: f"{value:,.1f}".removesuffix(".0"))]
+                yield [
+                    name,
+                    *figure.texts(lambda value: f"{value:,.1f}".removesuffix(".0")),
+                ]
         if reading.decoded is not None:
-            yield ["rows decoded for each used", *reading.decoded.texts("{:,.2f}".format)]
+            yield [
+                "rows decoded for each used",
+                *reading.decoded.texts("{:,.2f}".format),
+            ]
         yield ["memory for a step", *self.memory.step.texts(size_text)]

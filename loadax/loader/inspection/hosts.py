@@ -32,16 +32,23 @@ class AllHosts:
     @cached_property
     def grid(self) -> MeshGrid:
         """Devices of all hosts; meshes of single processes are stacked along a new first axis."""
-        grid, parts = grid_of(self.one.mesh), self.batch_size // self.one.batch_size
+        grid = grid_of(self.one.mesh)
+        parts = self.batch_size // self.one.batch_size
         if parts == 1:
             return grid
         numbers = np.arange(parts).reshape(parts, *(1 for _ in grid.axis_names))
-        return MeshGrid((_PARTS, *grid.axis_names), np.broadcast_to(numbers, (parts, *grid.owners.shape)), process=0)
+        return MeshGrid(
+            (_PARTS, *grid.axis_names),
+            np.broadcast_to(numbers, (parts, *grid.owners.shape)),
+            process=0,
+        )
 
     @cached_property
     def leaves(self) -> tuple[LeafHoldings, ...]:
         """Parts of every leaf, by host."""
-        return tuple(hold_leaf(self.grid, spec, shape) for spec, shape in self._leaves)
+        return tuple(
+            hold_leaf(self.grid, spec, shape) for spec, shape in self._leaves
+        )
 
     @cached_property
     def rows(self) -> HeldRows:
@@ -56,7 +63,9 @@ class AllHosts:
     def shard(self, host: int) -> HostShard:
         """The shard of a host, as that host computes it."""
         devices = np.unravel_index(self._devices[host], self.grid.owners.shape)
-        layouts = tuple(plan_leaf(self.grid, spec, shape, devices) for spec, shape in self._leaves)
+        layouts = tuple(
+            plan_leaf(self.grid, spec, shape, devices) for spec, shape in self._leaves
+        )
         return replace(self.one, layouts=layouts, batch_size=self.batch_size, first=0)
 
     @cached_property
@@ -71,6 +80,9 @@ class AllHosts:
         """Spec and global shape of each leaf."""
         specs = [tuple(spec) for spec in self.one.specs]
         if self.grid.axis_names[0] == _PARTS:
-            specs = [((_PARTS, *axes_of((spec or (None,))[0])), *spec[1:]) for spec in specs]
+            specs = [
+                ((_PARTS, *axes_of((spec or (None,))[0])), *spec[1:])
+                for spec in specs
+            ]
         shapes = [(self.batch_size, *layout.shape[1:]) for layout in self.one.layouts]
         return list(zip(specs, shapes, strict=True))

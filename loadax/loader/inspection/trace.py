@@ -50,7 +50,10 @@ class Record(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """The record as a JSON-serialisable dict."""
         where = self.where and [location._asdict() for location in self.where]
-        documents = self.documents and [part._asdict() if hasattr(part, "_asdict") else part for part in self.documents]
+        documents = self.documents and [
+            part._asdict() if hasattr(part, "_asdict") else part
+            for part in self.documents
+        ]
         return {**self._asdict(), "where": where, "documents": documents}
 
 
@@ -92,7 +95,8 @@ class Trace:
         indices = np.flatnonzero(self.positions == position)
         if not len(indices):
             raise RowIndexError(
-                f"position {position} is not in this trace of {len(self)} positions; pass one of trace.positions"
+                f"position {position} is not in this trace of {len(self)} positions; "
+                "pass one of trace.positions"
             )
         return self._record(int(indices[0]))
 
@@ -100,23 +104,42 @@ class Trace:
         named = any(self.datasets)
         lines = []
         for record in islice(self, _SHOWN):
-            what = ["padding", "", ""] if record.padding else [str(record.row), str(record.epoch), _shown(record)]
+            if record.padding:
+                what = ["padding", "", ""]
+            else:
+                what = [str(record.row), str(record.epoch), _shown(record)]
             lines.append([str(record.position), *([record.dataset] * named), *what])
-        more = f"… and {len(self) - _SHOWN} more\n" if len(self) > _SHOWN else ""
+        if len(self) > _SHOWN:
+            more = f"… and {len(self) - _SHOWN} more\n"
+        else:
+            more = ""
         header = ["position", *(["dataset"] * named), "row", "epoch", "where"]
         return f"step {self.step}\n{table(header, lines)}{more}".rstrip("\n")
 
     def _record(self, index: int) -> Record:
-        source, row, epoch = self.sources[index], int(self.rows[index]), int(self.epochs[index])
-        locations = None if source is None else source.locate_visit(row, epoch)
-        documents = None if source is None else source.documents(row)
+        source = self.sources[index]
+        row = int(self.rows[index])
+        epoch = int(self.epochs[index])
+        if source is None:
+            locations = None
+        else:
+            locations = source.locate_visit(row, epoch)
+        if source is None:
+            documents = None
+        else:
+            documents = source.documents(row)
         return Record(
             int(self.positions[index]),
             self.datasets[index],
             row,
             epoch,
             int(self.ids[index]),
-            tuple(location._replace(file=redact(location.file)) for location in locations) if locations else None,
+            tuple(
+                location._replace(file=redact(location.file))
+                for location in locations
+            )
+            if locations
+            else None,
             tuple(documents) if documents else None,
         )
 
@@ -132,7 +155,11 @@ def trace(plan: Steps, source: BaseSource, step: int, positions: Integers) -> Tr
     """
     visits = plan.visits(step, positions)
     # Those that consist of no others; -1 is padding.
-    parts = [part for part in all_parts(source) if all(child.first_row is None for child in part[1].children)]
+    parts = [
+        part
+        for part in all_parts(source)
+        if all(child.first_row is None for child in part[1].children)
+    ]
     names, sources, firsts = zip(*parts, strict=True)
     owners = np.searchsorted(firsts, visits.rows, side="right") - 1
     rows = np.where(visits.rows < 0, -1, visits.rows - np.array(firsts)[owners])
@@ -142,7 +169,12 @@ def trace(plan: Steps, source: BaseSource, step: int, positions: Integers) -> Tr
 
 
 def find_places(
-    plan: Steps, source: BaseSource, row: int, dataset: str | None, epochs: Any, steps: Any
+    plan: Steps,
+    source: BaseSource,
+    row: int,
+    dataset: str | None,
+    epochs: Any,
+    steps: Any,
 ) -> list[StepPosition]:
     """Finds the steps and positions at which a run reads a row; see `Dataloader.find`.
 
@@ -150,28 +182,45 @@ def find_places(
         ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
         RowIndexError: If the row is out of range.
     """
-    first, rows = (0, len(source)) if dataset is None else _part(source, dataset)
+    if dataset is None:
+        first, rows = (0, len(source))
+    else:
+        first, rows = _part(source, dataset)
     if not 0 <= row < rows:
-        of = "" if dataset is None else f" of {dataset!r}"
-        raise RowIndexError(f"row {row}{of} is out of range: pass a row of at least 0 and below {rows}")
+        if dataset is None:
+            of = ""
+        else:
+            of = f" of {dataset!r}"
+        raise RowIndexError(
+            f"row {row}{of} is out of range: pass a row of at least 0 and below "
+            f"{rows}"
+        )
     return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
 
 
 def _steps_to_look_at(plan: Steps, epochs: Any, steps: Any) -> range:
     if epochs is not None and steps is not None:
-        raise ArgumentError(f"epochs={epochs!r} and steps={steps!r}: pass one of them")
+        raise ArgumentError(
+            f"epochs={epochs!r} and steps={steps!r}: pass one of them"
+        )
     if steps is not None:
         chosen = _range("steps", steps)
         return range(chosen.start, max(chosen.start, min(chosen.stop, plan.end)))
     if plan.order.size >= ENDLESS or (epochs is None and plan.num_epochs is None):
-        raise ArgumentError("the run is infinite: pass steps=range(start, stop), the steps to search")
+        raise ArgumentError(
+            "the run is infinite: pass steps=range(start, stop), the steps to search"
+        )
     if epochs is None:
         return range(plan.num_steps or 0)
     chosen = _range("epochs", epochs)
-    stop = chosen.stop if plan.num_epochs is None else min(chosen.stop, plan.num_epochs)
+    if plan.num_epochs is None:
+        stop = chosen.stop
+    else:
+        stop = min(chosen.stop, plan.num_epochs)
     if chosen.start >= stop:
         return range(0)
-    first, last = plan.epoch_steps(chosen.start).start, plan.epoch_steps(stop - 1).stop
+    first = plan.epoch_steps(chosen.start).start
+    last = plan.epoch_steps(stop - 1).stop
     return range(min(first, plan.end), min(last, plan.end))
 
 
@@ -192,18 +241,32 @@ def _part(source: BaseSource, dataset: str) -> tuple[int, int]:
         if name:
             parts.setdefault(name, (first, len(part)))
     if not isinstance(dataset, str) or dataset not in parts:
-        known = (
-            f"the parts are {sorted(parts)}" if parts else "it is neither mixed nor concatenated, so leave dataset= out"
+        if parts:
+            known = f"the parts are {sorted(parts)}"
+        else:
+            known = "it is neither mixed nor concatenated, so leave dataset= out"
+        raise ArgumentError(
+            f"dataset={shown(dataset)} is not a part of this loader's dataset: "
+            f"{known}"
         )
-        raise ArgumentError(f"dataset={shown(dataset)} is not a part of this loader's dataset: {known}")
     return parts[dataset]
 
 
 def _shown(record: Record) -> str:
     if record.where is None:
         rows = [str(part.row) for part in record.documents or ()]
-        return f"documents {', '.join(rows[:4])}{' …' if len(rows) > 4 else ''}" if rows else "unknown"
+        if rows:
+            return f"documents {', '.join(rows[:4])}{' …' if len(rows) > 4 else ''}"
+        return "unknown"
     first, *others = record.where
-    size = "" if first.first is None else f" bytes {first.first} to {first.last}"
-    part = f" {first.part}" if first.part else ""
-    return f"{first.file}{size}{part}" + (f" and {len(others)} more" if others else "")
+    if first.first is None:
+        size = ""
+    else:
+        size = f" bytes {first.first} to {first.last}"
+    if first.part:
+        part = f" {first.part}"
+    else:
+        part = ""
+    return f"{first.file}{size}{part}" + (
+        f" and {len(others)} more" if others else ""
+    )

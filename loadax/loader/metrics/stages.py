@@ -24,7 +24,11 @@ class StageClock:
     def __init__(self, mark: Mark = unmarked):
         self._mark = mark
         self._began = perf_counter()
-        self._seconds: dict[str, Any] = {"read": 0.0, "transform": 0.0, "assemble": 0.0}
+        self._seconds: dict[str, Any] = {
+            "read": 0.0,
+            "transform": 0.0,
+            "assemble": 0.0,
+        }
         self._cpu = self._seconds.copy()
 
     def __call__(self, stage: Stage) -> "StageClock":
@@ -34,7 +38,8 @@ class StageClock:
     def __enter__(self) -> None:
         self._open = self._mark(f"loadax.{self._stage}")
         self._open.__enter__()
-        self._at, self._cpu_at = perf_counter(), thread_time()
+        self._at = perf_counter()
+        self._cpu_at = thread_time()
 
     def __exit__(self, *error: object) -> None:
         self._cpu[self._stage] += thread_time() - self._cpu_at

@@ -13,7 +13,9 @@ UNMEASURED = 2
 def usable_cores() -> int:
     """Number of cores that this process may use, which a job scheduler may limit."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    if affinity is not None:
+        return len(affinity(0))
+    return os.cpu_count() or 1
 
 
 class Failure(NamedTuple):
@@ -67,8 +69,18 @@ class Timing(NamedTuple):
 
 def total(timings: Sequence[Timing]) -> Timing:
     """The timing of parts that one thread has read, one after the other; without what failed."""
-    names = ("read", "transform", "assemble", "rows", "read_cpu", "transform_cpu", "assemble_cpu")
-    return timings[0]._replace(**{name: sum(getattr(timing, name) for timing in timings) for name in names})
+    names = (
+        "read",
+        "transform",
+        "assemble",
+        "rows",
+        "read_cpu",
+        "transform_cpu",
+        "assemble_cpu",
+    )
+    return timings[0]._replace(
+        **{name: sum(getattr(timing, name) for timing in timings) for name in names}
+    )
 
 
 @final
@@ -151,18 +163,24 @@ class Stats:
     @property
     def rows_per_second(self) -> float:
         """Rows that this process read per second of `elapsed`."""
-        return self.rows / self.elapsed if self.elapsed else 0.0
+        if self.elapsed:
+            return self.rows / self.elapsed
+        return 0.0
 
     @property
     def step_seconds(self) -> float:
         """Mean time of a measured step, waiting and training, in seconds; 0 if there is none yet."""
-        return (self.waited + self.trained) / self.measured if self.measured else 0.0
+        if self.measured:
+            return (self.waited + self.trained) / self.measured
+        return 0.0
 
     @property
     def waited_share(self) -> float:
         """Share of the measured steps' time that training waited for data."""
         together = self.waited + self.trained
-        return self.waited / together if together else 0.0
+        if together:
+            return self.waited / together
+        return 0.0
 
     @property
     def remote_text(self) -> str | None:
@@ -172,45 +190,79 @@ class Stats:
         if not self.given_again and not self.read_here:
             return f"all {self.rows:,} rows were read by the workers of remote="
         return (
-            f"{self.given_again:,} tasks of remote= were given out again, and {self.read_here:,} of {self.rows:,} rows "
-            "read here"
+            f"{self.given_again:,} tasks of remote= were given out again, and "
+            f"{self.read_here:,} of {self.rows:,} rows read here"
         )
 
     def __str__(self) -> str:
         """One line for the end of a training run."""
-        share = self.wait / self.elapsed if self.elapsed else 0.0
-        text = f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
-        return text if self.remote_text is None else f"{text}; {self.remote_text}"
+        if self.elapsed:
+            share = self.wait / self.elapsed
+        else:
+            share = 0.0
+        text = (
+            f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
+        )
+        if self.remote_text is None:
+            return text
+        return f"{text}; {self.remote_text}"
 
     def __repr__(self) -> str:
         return f"Stats: {self}"
 
     def plus(self, later: "Stats") -> "Stats":
         """These and later statistics, combined."""
-        together = {name: value + getattr(later, name) for name, value in self._summed().items()}
+        together = {
+            name: value + getattr(later, name)
+            for name, value in self._summed().items()
+        }
         longest = max(self, later, key=lambda stats: stats.longest)
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
         # Without a measured step, all statistics are early.
         none = self.early is None and later.early is None
-        early = None if none else (self.early or self).plus(later.early or later)
-        return Stats(**together, first=first, longest=longest.longest, longest_step=longest.longest_step, early=early)
+        if none:
+            early = None
+        else:
+            early = (self.early or self).plus(later.early or later)
+        return Stats(
+            **together,
+            first=first,
+            longest=longest.longest,
+            longest_step=longest.longest_step,
+            early=early,
+        )
 
     def settled(self) -> "Stats":
         """The statistics of the measured steps; all statistics if no work was done since."""
         if self.early is None:
             return self
-        since = {name: value - getattr(self.early, name) for name, value in self._summed().items()}
+        since = {
+            name: value - getattr(self.early, name)
+            for name, value in self._summed().items()
+        }
         if not any(since[stage] for stage in STAGES):
             return self
         return replace(self, **since, early=None)
 
     def _summed(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _NOT_SUMMED}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in _NOT_SUMMED
+        }
 
     def add(self, timing: Timing) -> None:
         """Counts one piece."""
-        for name in (*STAGES, "rows", "given_again", "read_here", "bytes", "read_cpu", "transform_cpu"):
+        for name in (
+            *STAGES,
+            "rows",
+            "given_again",
+            "read_here",
+            "bytes",
+            "read_cpu",
+            "transform_cpu",
+        ):
             setattr(self, name, getattr(self, name) + getattr(timing, name))
         self.masked += len(timing.failures)
 
@@ -225,10 +277,22 @@ class Stats:
             self.waited += waited
             self.trained += away
             if waited > self.longest:
-                self.longest, self.longest_step = waited, step
+                self.longest = waited
+                self.longest_step = step
 
 
 _OF_NOW = {
-    *("ready", "probed", "workers", "at_work", "tried", "worker_type", "prefetch", "prefetch_bytes", "cores", "load")
+    *(
+        "ready",
+        "probed",
+        "workers",
+        "at_work",
+        "tried",
+        "worker_type",
+        "prefetch",
+        "prefetch_bytes",
+        "cores",
+        "load",
+    )
 }
 _NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

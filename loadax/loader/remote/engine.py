@@ -20,22 +20,34 @@ from loadax.protocols import Engine
 from loadax.work.tasks import open_engine, shut_down
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
-_SLOW, _LATER, _LEAST = 4.0, 0.5, 1.0
-_AGED = 1.5  # times these seconds, beside the wait for tasks before it, a task is late even if none has overtaken it
-_LATEST = 8  # pieces whose mean distance tells how long a task waits for those before it
+_SLOW = 4.0
+_LATER = 0.5
+_LEAST = 1.0
+# times these seconds, beside the wait for tasks before it, a task is late even if none has overtaken it
+_AGED = 1.5
+# pieces whose mean distance tells how long a task waits for those before it
+_LATEST = 8
 _FIRST = 0.5  # seconds, before any answer
-_GONE = 1.4  # times the seconds after which a task is late: without any answer, the workers are gone
+# times the seconds after which a task is late: without any answer, the workers are gone
+_GONE = 1.4
 _STARTING = 15.0  # seconds that workers have before their first answer
-_RECENT = 32  # pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
-_LOSSES = 4  # tasks that an executor loses one after the other, without an answer in between
-_STILLBORN = 2  # executors that break one after the other before any worker has answered
+# pieces of which a quarter takes no longer than the usual time, since others may wait for lost workers
+_RECENT = 32
+# tasks that an executor loses one after the other, without an answer in between
+_LOSSES = 4
+# executors that break one after the other before any worker has answered
+_STILLBORN = 2
 _STILLBORN_TEXT = (
-    "the processes of remote= ended %d times before any of them had answered: rows are read in this process from now "
-    'on. Spawned ones import the main script: put the code that runs there under `if __name__ == "__main__":`. Or they '
+    "the processes of remote= ended %d times before any of them had answered: rows "
+    "are read in this process from now "
+    "on. Spawned ones import the main script: put the code that runs there under `if "
+    '__name__ == "__main__":`. Or they '
     "lack memory"
 )
 _WATCH = 5.0  # seconds between two looks at which workers there are
-_RETRY, _FORGOTTEN = 1.0, 10.0  # seconds between two attempts to reach workers, and until one counts as lost
+# seconds between two attempts to reach workers, and until one counts as lost
+_RETRY = 1.0
+_FORGOTTEN = 10.0
 
 
 # Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
@@ -76,27 +88,37 @@ class TaskEngine:
     """
 
     def __init__(self, engine: Engine, first: int):
-        self._engine, self._first = engine, first
+        self._engine = engine
+        self._first = first
         self._executor: Executor | None = None
-        self._lock = threading.Condition(threading.RLock())  # reentrant: garbage collection may close this
+        # reentrant: garbage collection may close this
+        self._lock = threading.Condition(threading.RLock())
         self._numbers = count()
         self._given: dict[Future[Any], _Given] = {}
-        self._waiting: list[int] = []  # steps of pieces that wait for a core of this process
+        # steps of pieces that wait for a core of this process
+        self._waiting: list[int] = []
         self._filling = 0  # pieces that this process fills
         self._seconds: deque[float] = deque(maxlen=_RECENT)
-        self._filled_at: deque[float] = deque(maxlen=_LATEST)  # when the latest pieces arrived
+        # when the latest pieces arrived
+        self._filled_at: deque[float] = deque(maxlen=_LATEST)
         # When tasks were given out that nothing was before, when the last answer came, and when the latest of the tasks
         # that are answered was given out.
-        self._asked, self._answered, self._newest = perf_counter(), 0.0, 0.0
+        self._asked = perf_counter()
+        self._answered = 0.0
+        self._newest = 0.0
         self._reached = inf  # since when workers answer
-        self._losses, self.closed = 0, False
+        self._losses = 0
+        self.closed = False
         self._stillborn = 0  # executors that broke before any worker had answered
-        self._lost = self._warned = False  # whether workers are gone, and whether they were before
-        self._over, self._looked = threading.Event(), threading.Event()
+        # whether workers are gone, and whether they were before
+        self._lost = self._warned = False
+        self._over = threading.Event()
+        self._looked = threading.Event()
         self.workers: tuple[str, ...] = ()
         try:
             self.open()
-            self._looked.wait(_FIRST)  # else the first rows would not go where they do in other jobs
+            # else the first rows would not go where they do in other jobs
+            self._looked.wait(_FIRST)
         except BaseException:
             self.close()
             raise
@@ -110,11 +132,18 @@ class TaskEngine:
         if self._executor is None:
             self.workers = ()
             self._executor = open_engine(self._engine, "remote")
-            threading.Thread(target=self._watch, args=(self._executor,), name="loadax-workers", daemon=True).start()
+            threading.Thread(
+                target=self._watch,
+                args=(self._executor,),
+                name="loadax-workers",
+                daemon=True,
+            ).start()
 
     def _watch(self, executor: Executor) -> None:
         """Looks now and then which workers there are."""
-        while (workers := workers_of(executor)) is not None and self._executor is executor:
+        while (
+            workers := workers_of(executor)
+        ) is not None and self._executor is executor:
             self.workers = workers
             self._looked.set()
             if self._over.wait(_WATCH):
@@ -130,7 +159,9 @@ class TaskEngine:
         """
         with self._lock:
             self._waiting.append(step)
-            while not self.closed and (self._filling >= self._most_here() or min(self._waiting) != step):
+            while not self.closed and (
+                self._filling >= self._most_here() or min(self._waiting) != step
+            ):
                 self._lock.wait()
             self._waiting.remove(step)
             self._filling += 1
@@ -144,22 +175,31 @@ class TaskEngine:
 
     def _most_here(self) -> int:
         """Pieces that may be filled here at a time: others would slow down the threads that wait for workers."""
-        return usable_cores() if self._lost else 1
+        if self._lost:
+            return usable_cores()
+        return 1
 
     def give_up(self, answers: Answers) -> None:
         """Cancels the tasks of a piece. Idempotent."""
         with self._lock:
             if self._reached == inf:
                 return  # these tasks have workers import loadax
-            mine = {future: given.began for future, given in self._given.items() if given.answers is answers}
+            mine = {
+                future: given.began
+                for future, given in self._given.items()
+                if given.answers is answers
+            }
             for future in mine:
                 del self._given[future]
-            if mine:  # else pieces that take longer than before would be given up again and again
+            # else pieces that take longer than before would be given up again and again
+            if mine:
                 self._seconds.append(perf_counter() - min(mine.values()))
         for future in mine:
             future.cancel()
 
-    def submit(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> str | None:
+    def submit(
+        self, answers: Answers, arguments: Sequence[Any], worker: str | None = None
+    ) -> str | None:
         """Gives out a task, and returns its name. None: workers are gone, or have enough to start with.
 
         Args:
@@ -170,15 +210,22 @@ class TaskEngine:
         is_starting = self._reached == inf and len(self._given) >= self._first
         if is_starting:
             self.late()
-        return None if self._lost or is_starting else self._submit(answers, arguments, worker)
+        if self._lost or is_starting:
+            return None
+        return self._submit(answers, arguments, worker)
 
-    def _submit(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> str | None:
-        executor, name = self._executor, f"loadax-{id(self):x}-{next(self._numbers)}"
+    def _submit(
+        self, answers: Answers, arguments: Sequence[Any], worker: str | None = None
+    ) -> str | None:
+        executor = self._executor
+        name = f"loadax-{id(self):x}-{next(self._numbers)}"
         if executor is None or self.closed:
             return None
         began = perf_counter()
         try:
-            future = executor.submit(*call_of(name, *arguments), **options_for(worker))
+            future = executor.submit(
+                *call_of(name, *arguments), **options_for(worker)
+            )
         except Exception as error:  # noqa: BLE001 - it is broken, or was shut down: each has its own
             self._fail(error, executor, is_broken=True)
             return None
@@ -198,9 +245,17 @@ class TaskEngine:
         with self._lock:
             now = perf_counter()
             given = self._given.pop(future, None)
-            began = 0.0 if given is None else given.began
+            if given is None:
+                began = 0.0
+            else:
+                began = given.began
             if error is None:
-                is_back, self._lost, self._losses, self._answered = self._lost, False, 0, now
+                is_back, self._lost, self._losses, self._answered = (
+                    self._lost,
+                    False,
+                    0,
+                    now,
+                )
                 self._newest = max(self._newest, began)
                 is_filled = isinstance(future.result(), Filled)
                 if is_back or self._reached == inf:
@@ -215,7 +270,9 @@ class TaskEngine:
         if given is None:  # it was given up
             return
         if error is not None and not self.closed:
-            self._fail(error, given.executor, is_broken=isinstance(error, BrokenExecutor))
+            self._fail(
+                error, given.executor, is_broken=isinstance(error, BrokenExecutor)
+            )
         given.answers.put(future)
 
     def took(self, seconds: float) -> None:
@@ -231,16 +288,26 @@ class TaskEngine:
         """Seconds after which a task is late."""
         with self._lock:
             seconds = sorted(self._seconds)
-        usual = seconds[len(seconds) // 4] if seconds else 0.0
-        return _FIRST if self._reached == inf else max(_LEAST, min(_SLOW * usual, usual + _LATER))
+        if seconds:
+            usual = seconds[len(seconds) // 4]
+        else:
+            usual = 0.0
+        if self._reached == inf:
+            return _FIRST
+        return max(_LEAST, min(_SLOW * usual, usual + _LATER))
 
     def late(self) -> None:
         """Notes that a task is late: if nothing was answered meanwhile, the workers are gone."""
         silence = perf_counter() - max(self._asked, self._answered)
         if silence > (_STARTING if self._reached == inf else _GONE * self.patience()):
-            self._lose(f"none of {len(self._given)} tasks was answered in the last {silence:.1f} s")
+            self._lose(
+                f"none of {len(self._given)} tasks was answered in the last "
+                f"{silence:.1f} s"
+            )
 
-    def _fail(self, error: BaseException, executor: Executor, *, is_broken: bool) -> None:
+    def _fail(
+        self, error: BaseException, executor: Executor, *, is_broken: bool
+    ) -> None:
         """Counts a task that the executor has lost."""
         with self._lock:
             self._losses += 1
@@ -255,16 +322,26 @@ class TaskEngine:
         with self._lock:
             if self._lost or self.closed:
                 return
-            self._lost, is_first, self._warned = True, not self._warned, True
+            self._lost = True
+            is_first = not self._warned
+            self._warned = True
             self._wake()
             is_over = self._executor is None and isinstance(self._engine, Executor)
-        then, name = "until they answer again", type(self._engine).__name__
+        then = "until they answer again"
+        name = type(self._engine).__name__
         if is_over:
-            then = f"from now on, since this {name} can't be used any more; remote=lambda: {name}(…) is made again"
-        text = "the workers of remote= are gone (%s): rows are read in this process %s"
+            then = (
+                f"from now on, since this {name} can't be used any more; "
+                f"remote=lambda: {name}(…) is made again"
+            )
+        text = (
+            "the workers of remote= are gone (%s): rows are read in this process %s"
+        )
         (log.warning if is_first else log.info)(text, reason, then)
         if not is_over:
-            threading.Thread(target=self._look_for_workers, name="loadax-remote", daemon=True).start()
+            threading.Thread(
+                target=self._look_for_workers, name="loadax-remote", daemon=True
+            ).start()
 
     def _wake(self) -> None:
         """Ends the waiting for answers, and for a core."""
@@ -287,7 +364,10 @@ class TaskEngine:
             answers = Answers()
             try:
                 self.open()
-                asked = perf_counter() if self._submit(answers, ("",)) else -_FORGOTTEN
+                if self._submit(answers, ("",)):
+                    asked = perf_counter()
+                else:
+                    asked = -_FORGOTTEN
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 log.debug("remote=: no executor: %s", error)
 
@@ -325,7 +405,14 @@ class TaskEngine:
         An executor of which few workers have started answers all of its tasks, but slowly.
         """
         with self._lock:
-            ahead = max((given.ahead for given in self._given.values() if given.answers is answers), default=0)
+            ahead = max(
+                (
+                    given.ahead
+                    for given in self._given.values()
+                    if given.answers is answers
+                ),
+                default=0,
+            )
             times = self._filled_at
             if len(times) < 2:
                 return inf if ahead else 0.0
@@ -341,7 +428,9 @@ class TaskEngine:
             self.closed = True
             self._over.set()
             self._wake()
-            given, executor, self._executor = list(self._given), self._executor, None
+            given = list(self._given)
+            executor = self._executor
+            self._executor = None
         for future in given:
             future.cancel()
         if executor is not None and executor is not self._engine:

@@ -12,7 +12,14 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.buffers import BufferPool
-from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout, tile_span
+from loadax.loader.assembly.assembler import (
+    Assembler,
+    FillOptions,
+    Piece,
+    fill_all,
+    piece_layout,
+    tile_span,
+)
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
@@ -27,7 +34,8 @@ from loadax.work.pickling import unpickle_answer
 from loadax.work.remote_errors import unwrap
 from loadax.work.tasks import Raised, check_import
 
-_TASKS_PER_WORKER = 2  # a worker has the next piece while the answer to the previous one is on its way
+# a worker has the next piece while the answer to the previous one is on its way
+_TASKS_PER_WORKER = 2
 _TRIES = 2  # times that a piece is given out, before it is filled here
 
 
@@ -46,26 +54,41 @@ class RemoteExecutor:
     """
 
     worker_type = "remote"
-    piece_seconds = 0.2  # each costs a scheduler, this process and the worker some milliseconds
+    # each costs a scheduler, this process and the worker some milliseconds
+    piece_seconds = 0.2
     settling = 0.6
 
-    def __init__(self, engine: Engine, workers: int, first: int, mark: Mark = unmarked):
-        self.workers, self.concurrency, self.first = workers, _TASKS_PER_WORKER * workers, _TASKS_PER_WORKER * first
-        self.tasks, self.mark, self.closed = TaskEngine(engine, self.first), mark, False
+    def __init__(
+        self, engine: Engine, workers: int, first: int, mark: Mark = unmarked
+    ):
+        self.workers = workers
+        self.concurrency = _TASKS_PER_WORKER * workers
+        self.first = _TASKS_PER_WORKER * first
+        self.tasks = TaskEngine(engine, self.first)
+        self.mark = mark
+        self.closed = False
         # By thread: the task that it waits for and its worker, as text, and since when.
         self.serving: dict[int, tuple[str, float]] = {}
         self._latest = LatestReader()
 
     def load(
-        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+        self,
+        reader: Reader,
+        options: FillOptions,
+        prefetch_bytes: int,
+        family: tuple[Reader, ...] = (),
     ) -> "_RemoteJob":
         """Makes a job for the workers; raises as `LatestReader.share` does."""
-        return _RemoteJob(self, self._latest.share(reader, family), reader, options, prefetch_bytes)
+        return _RemoteJob(
+            self, self._latest.share(reader, family), reader, options, prefetch_bytes
+        )
 
     def worker_text(self, thread: int) -> str:
         """The task that a thread waits for; empty if it fills the piece itself."""
         name, began = self.serving.get(thread, ("", 0.0))
-        return name and f" by task {name}, given out {perf_counter() - began:.1f} s ago"
+        return (
+            name and f" by task {name}, given out {perf_counter() - began:.1f} s ago"
+        )
 
     def places(self) -> int:
         return min(self.workers, len(self.tasks.workers))
@@ -82,10 +105,18 @@ class _RemoteJob:
     """A job of a `RemoteExecutor`. Its recipe is sent to each worker once."""
 
     def __init__(
-        self, executor: RemoteExecutor, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int
+        self,
+        executor: RemoteExecutor,
+        shared_reader: SharedReader,
+        reader: Reader,
+        options: FillOptions,
+        keep: int,
     ):
-        self._executor, self._shared_reader, self._options = executor, shared_reader, options
-        self._index, self._pickled = shared_reader.index(reader), pickle.dumps(options)
+        self._executor = executor
+        self._shared_reader = shared_reader
+        self._options = options
+        self._index = shared_reader.index(reader)
+        self._pickled = pickle.dumps(options)
         self.buffers = partial(lease_buffers, options.layout, BufferPool(keep).lease)
         self._assembler = Assembler(reader, options, executor.mark)
         self._latest: tuple[PickledPayload, str] | None = None
@@ -111,20 +142,38 @@ class _RemoteJob:
             self._executor.serving.pop(get_ident(), None)
 
     def _run(self, piece: Piece, answers: Answers) -> Timing:
-        tasks, layout = self._executor.tasks, self._options.layout
-        visits = [np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits]
-        arguments = [self._index, self._pickled, *visits, piece.low, piece.buffers.count]
+        tasks = self._executor.tasks
+        layout = self._options.layout
+        visits = [
+            np.ascontiguousarray(numbers, np.int64).tobytes()
+            for numbers in piece.visits
+        ]
+        arguments = [
+            self._index,
+            self._pickled,
+            *visits,
+            piece.low,
+            piece.buffers.count,
+        ]
         (payload, digest), tries, again, lacking = self._known(), 1, 0, False
-        worker = worker_of(ordered(tasks.workers, digest, self._executor.workers), piece.low, layout.rows)
+        worker = worker_of(
+            ordered(tasks.workers, digest, self._executor.workers),
+            piece.low,
+            layout.rows,
+        )
         # Before any worker has answered, a task has no piece: workers that take seconds to start would fill one that
         # was read here meanwhile.
         first = arguments if tasks.is_reached() else ()
-        began, waits = perf_counter(), self._give_out(answers, (digest, None, *first), worker)
+        began = perf_counter()
+        waits = self._give_out(answers, (digest, None, *first), worker)
         while waits:
             result = _result(tasks.next(answers, began, tries))
             if result is None:  # it is late, or was lost
                 tries += 1
-                began, waits = perf_counter(), tries <= _TRIES and self._give_out(answers, (digest, None, *arguments))
+                began = perf_counter()
+                waits = tries <= _TRIES and self._give_out(
+                    answers, (digest, None, *arguments)
+                )
                 again += waits
             elif isinstance(result, Filled):
                 return self._take(piece, result)._replace(given_again=again)
@@ -133,13 +182,19 @@ class _RemoteJob:
                 waits = self._give_out(answers, (digest, None, *arguments), worker)
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
-            elif result.digest == digest:  # else a task given out before the recipe was made again
+            elif (
+                result.digest == digest
+            ):  # else a task given out before the recipe was made again
                 if result.module is not None:
                     self._shared_reader.send_by_value(result.module, payload)
                     payload, digest = self._known()
-                if not lacking:  # once: a piece is late too if each worker is killed before it has the recipe
-                    began, lacking = perf_counter(), True
-                waits = self._give_out(answers, (digest, make_recipe(payload), *arguments), worker)
+                # once: a piece is late too if each worker is killed before it has the recipe
+                if not lacking:
+                    began = perf_counter()
+                    lacking = True
+                waits = self._give_out(
+                    answers, (digest, make_recipe(payload), *arguments), worker
+                )
         with tasks.here(piece.first):  # workers may answer while others are read here
             while not answers.empty():
                 if isinstance(result := _result(answers.get()), Filled):
@@ -161,9 +216,16 @@ class _RemoteJob:
         self._executor.tasks.took(timing.seconds)
         return timing._replace(read_here=timing.rows)
 
-    def _give_out(self, answers: Answers, arguments: Sequence[Any], worker: str | None = None) -> bool:
-        if (name := self._executor.tasks.submit(answers, arguments, worker)) is not None:
-            text = f"{name} of remote=" if worker is None else f"{name} for {worker}"
+    def _give_out(
+        self, answers: Answers, arguments: Sequence[Any], worker: str | None = None
+    ) -> bool:
+        if (
+            name := self._executor.tasks.submit(answers, arguments, worker)
+        ) is not None:
+            if worker is None:
+                text = f"{name} of remote="
+            else:
+                text = f"{name} for {worker}"
             self._executor.serving[get_ident()] = text, perf_counter()
         return name is not None
 
@@ -173,25 +235,37 @@ class _RemoteJob:
         if self._latest is None or self._latest[0] is not payload:
             digest = hashlib.sha256()
             for part in make_recipe(payload):
-                digest.update(part if isinstance(part, bytes) else repr(part).encode())
+                digest.update(
+                    part if isinstance(part, bytes) else repr(part).encode()
+                )
             self._latest = payload, digest.hexdigest()
         return self._latest
 
     def _take(self, piece: Piece, filled: Filled) -> Timing:
         """Copies the rows of a piece to its buffers."""
         rows = BatchBuffers(
-            piece_layout(self._options.layout, piece.low, piece.high, piece.buffers.count), filled.memory, 1
+            piece_layout(
+                self._options.layout, piece.low, piece.high, piece.buffers.count
+            ),
+            filled.memory,
+            1,
         )
         if filled.objects:
             objects = rows.objects(0, len(piece.visits.rows))
-            for into, values in zip(objects, unpickle_answer(filled.objects), strict=True):
+            for into, values in zip(
+                objects, unpickle_answer(filled.objects), strict=True
+            ):
                 into[:] = values
         for index, tile in enumerate(self._options.layout.tiles):
             values = rows.rows(index)
             assert values is not None  # a piece has one box
-            piece.buffers.write(index, *tile_span(tile, piece.low, piece.high), values)
+            piece.buffers.write(
+                index, *tile_span(tile, piece.low, piece.high), values
+            )
         timing = Timing(*filled.timing)
-        return timing._replace(began=perf_counter() - timing.seconds, worker=filled.worker)
+        return timing._replace(
+            began=perf_counter() - timing.seconds, worker=filled.worker
+        )
 
 
 def _result(future: Future[Any] | None) -> Any:

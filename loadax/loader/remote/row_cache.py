@@ -35,7 +35,9 @@ class RowCache:
         """Keeps the rows of a piece, which nobody writes to any more, except for padding."""
         with self._lock:
             self._pieces.append((keys, buffers))
-            self._rows.update({key: (buffers, row) for row, key in enumerate(keys) if key[2] >= 0})
+            self._rows.update(
+                {key: (buffers, row) for row, key in enumerate(keys) if key[2] >= 0}
+            )
             self._bytes += buffers.memory.nbytes
             while self._bytes > self._most:
                 gone, oldest = self._pieces.popleft()

@@ -19,7 +19,13 @@ from loadax.core.memory import keep_freed_memory
 from loadax.core.user_object import RAISED
 from loadax.errors import LoadaxError, WorkerError
 from loadax.kept.recipe import check_versions, versions
-from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece, fill_all, piece_layout
+from loadax.loader.assembly.assembler import (
+    Assembler,
+    FillOptions,
+    Piece,
+    fill_all,
+    piece_layout,
+)
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.row_cache import RowCache
@@ -31,10 +37,12 @@ from loadax.work.pickling import pickle_answer
 from loadax.work.remote_errors import wrap
 from loadax.work.tasks import Raised
 
-_MOST_RECIPES = 4  # that a worker keeps open, such as those of training and evaluation
+# that a worker keeps open, such as those of training and evaluation
+_MOST_RECIPES = 4
 _MOST_JOBS = 32  # of a recipe, such as buckets
 _MOST_LAYOUTS = 64
-_PART = 2 << 20  # bytes that are filled at a time, with what maps make in between in the caches of a core
+# bytes that are filled at a time, with what maps make in between in the caches of a core
+_PART = 2 << 20
 
 # A text, so that a worker without loadax can tell that it lacks it.
 _CALL = "__import__('loadax.loader.remote.task', fromlist=['run']).run(*arguments)"
@@ -80,7 +88,9 @@ def make_recipe(payload: PickledPayload) -> Recipe:
         return versions(), payload.message, payload.arrays, memory[:]
 
 
-def call_of(name: str, digest: str, recipe: Recipe | None = None, *piece: Any) -> Sequence[Any]:
+def call_of(
+    name: str, digest: str, recipe: Recipe | None = None, *piece: Any
+) -> Sequence[Any]:
     """The call of `run`: a function and its arguments. `name`: unique, since Dask runs equal calls once."""
     return eval, _CALL, {"arguments": (digest, recipe, *piece), "name": name}
 
@@ -100,7 +110,9 @@ def run(digest: str, recipe: Recipe | None, *piece: Any) -> Any:
         data = _data(digest, recipe)
         if isinstance(data, Missing):
             return data
-        return data.fill(*piece) if piece else Ready(digest)
+        if piece:
+            return data.fill(*piece)
+        return Ready(digest)
     except RAISED as error:
         return Raised(wrap(error))
 
@@ -110,10 +122,19 @@ class _Data:
     """An opened recipe. Thread-safe."""
 
     def __init__(self, digest: str, readers: tuple[Reader, ...]):
-        self._digest, self._readers = digest, readers
+        self._digest = digest
+        self._readers = readers
         self._job = functools.lru_cache(_MOST_JOBS)(self._make_job)
 
-    def fill(self, reader: int, options: bytes, rows: bytes, epochs: bytes, low: int, steps: int) -> "Filled":
+    def fill(
+        self,
+        reader: int,
+        options: bytes,
+        rows: bytes,
+        epochs: bytes,
+        low: int,
+        steps: int,
+    ) -> "Filled":
         """Fills a piece.
 
         Args:
@@ -124,7 +145,9 @@ class _Data:
             low: First row of each step in the training process.
             steps: Number of steps there.
         """
-        visits = Visits(np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64))
+        visits = Visits(
+            np.frombuffer(rows, np.int64), np.frombuffer(epochs, np.int64)
+        )
         return self._job(reader, options).fill(visits, low, steps)
 
     def _make_job(self, reader: int, options: bytes) -> "_Job":
@@ -137,12 +160,15 @@ class _Job:
     """A reader, and how it fills pieces. Thread-safe."""
 
     def __init__(self, digest: str, reader: Reader, options: FillOptions):
-        self._digest, self._reader, self._options = digest, reader, options
+        self._digest = digest
+        self._reader = reader
+        self._options = options
         self._assembler = functools.lru_cache(_MOST_LAYOUTS)(self._make_assembler)
         self._lease = BufferPool(64 << 20).lease  # idle bytes
         # Rows are kept if each has all tiles, without objects of unknown size, and errors end a run.
         self._keeps = not options.masking and all(
-            tile.select is None and not tile.leaf.dtype.hasobject for tile in options.layout.tiles
+            tile.select is None and not tile.leaf.dtype.hasobject
+            for tile in options.layout.tiles
         )
 
     def fill(self, visits: Visits, low: int, steps: int) -> Filled:
@@ -152,10 +178,15 @@ class _Job:
         else:
             timing, buffers = self._fill(visits, low, steps)
         objects = buffers.objects(0, len(visits.rows))
-        pickled = pickle_answer(objects) if objects else b""
+        if objects:
+            pickled = pickle_answer(objects)
+        else:
+            pickled = b""
         return Filled(tuple(timing), buffers.memory, pickled, os.getpid())
 
-    def _fill(self, visits: Visits, low: int = 0, steps: int = 1) -> tuple[Timing, BatchBuffers]:
+    def _fill(
+        self, visits: Visits, low: int = 0, steps: int = 1
+    ) -> tuple[Timing, BatchBuffers]:
         assembler = self._assembler(low, low + len(visits.rows) // steps, steps)
         layout = assembler.layout
         buffers = lease_buffers(layout, self._lease, 1)
@@ -164,23 +195,37 @@ class _Job:
 
     def _fill_missing(self, visits: Visits) -> tuple[Timing, BatchBuffers]:
         """Fills the rows that are not kept, and copies those that are."""
-        keys = list(zip([self._digest] * len(visits.rows), visits.epochs.tolist(), visits.rows.tolist(), strict=True))
+        keys = list(
+            zip(
+                [self._digest] * len(visits.rows),
+                visits.epochs.tolist(),
+                visits.rows.tolist(),
+                strict=True,
+            )
+        )
         kept = _rows.find(keys)
         missing = [index for index, found in enumerate(kept) if found is None]
         if len(missing) == len(keys):
             timing, buffers = self._fill(visits)
             _rows.keep(keys, buffers)
             return timing, buffers
-        timing, buffers = Timing(), lease_buffers(self._assembler(0, len(keys), 1).layout, self._lease, 1)
+        timing = Timing()
+        buffers = lease_buffers(
+            self._assembler(0, len(keys), 1).layout, self._lease, 1
+        )
         if missing:
-            timing, part = self._fill(Visits(visits.rows[missing], visits.epochs[missing]))
+            timing, part = self._fill(
+                Visits(visits.rows[missing], visits.epochs[missing])
+            )
             _rows.keep([keys[index] for index in missing], part)
             for row, index in enumerate(missing):
                 kept[index] = part, row
         for index, found in enumerate(kept):
             assert found is not None  # it was kept, or was missing
             buffers.copy_row(index, *found)
-        return timing._replace(rows=int((visits.rows >= 0).sum()), kept=len(keys) - len(missing)), buffers
+        return timing._replace(
+            rows=int((visits.rows >= 0).sum()), kept=len(keys) - len(missing)
+        ), buffers
 
     def _make_assembler(self, low: int, high: int, steps: int) -> Assembler:
         layout = piece_layout(self._options.layout, low, high, steps)
@@ -215,12 +260,15 @@ def _open(recipe: Recipe) -> tuple[Reader, ...]:
         with os.fdopen(nameless_file(), "wb") as file:
             file.write(memory)
             file.flush()
-            readers: tuple[Reader, ...] = unpack(PickledPayload(message, file.fileno(), arrays))
+            readers: tuple[Reader, ...] = unpack(
+                PickledPayload(message, file.fileno(), arrays)
+            )
     except (LoadaxError, ModuleNotFoundError):
         raise
     except Exception as error:
         raise WorkerError(
-            f"a worker of remote= on {socket.gethostname()} could not load the data: {type(error).__name__}: {error}; "
-            "make it picklable: open files and connections on first use, or leave out remote="
+            f"a worker of remote= on {socket.gethostname()} could not load the data: "
+            f"{type(error).__name__}: {error}; make it picklable: open files and "
+            "connections on first use, or leave out remote="
         ) from error
     return readers

@@ -15,8 +15,13 @@ from typing import Any
 def workers_of(executor: Executor | None) -> tuple[str, ...] | None:
     """Addresses of the workers; may wait for a scheduler. None: tasks can't be given to a worker, or have a limit."""
     # Dask has no public way from an executor to its client, and to the limits with which it was made.
-    client, options = getattr(executor, "_client", None), getattr(executor, "_kwargs", {})
-    if not type(executor).__module__.startswith("distributed.") or client is None or not {*options} <= {"pure"}:
+    client = getattr(executor, "_client", None)
+    options = getattr(executor, "_kwargs", {})
+    if (
+        not type(executor).__module__.startswith("distributed.")
+        or client is None
+        or not {*options} <= {"pure"}
+    ):
         return None
     with suppress(Exception):  # whatever a lost scheduler raises
         return tuple(client.scheduler_info(n_workers=-1)["workers"])
@@ -25,7 +30,9 @@ def workers_of(executor: Executor | None) -> tuple[str, ...] | None:
 
 def options_for(worker: str | None) -> dict[str, Any]:
     """Options of `submit` for a task that is for a worker, but that others may take; None: for any."""
-    return {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+    if worker is None:
+        return {}
+    return {"workers": [worker], "allow_other_workers": True}
 
 
 @lru_cache(8)
@@ -34,7 +41,10 @@ def ordered(workers: tuple[str, ...], recipe: str, most: int) -> list[str]:
 
     They are ranked as by rendezvous hashing (Thaler and Ravishankar, 1996), so that recipes use different workers.
     """
-    return sorted(workers, key=lambda worker: hashlib.sha256(f"{recipe} {worker}".encode()).digest())[:most]
+    return sorted(
+        workers,
+        key=lambda worker: hashlib.sha256(f"{recipe} {worker}".encode()).digest(),
+    )[:most]
 
 
 def worker_of(workers: Sequence[str], low: int, rows: int) -> str | None:
@@ -43,4 +53,6 @@ def worker_of(workers: Sequence[str], low: int, rows: int) -> str | None:
     Pieces are cut at multiples of `rows / count` without their fraction; it is the same one for all counts that are a
     multiple of the number of workers, and for pieces of one row.
     """
-    return workers[((low + 1) * len(workers) - 1) // rows] if workers else None
+    if workers:
+        return workers[((low + 1) * len(workers) - 1) // rows]
+    return None

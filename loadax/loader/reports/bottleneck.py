@@ -12,18 +12,28 @@ from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
 
-_NOTHING = 0.02  # share of the time that training may wait before the loader counts as a bottleneck
-_FEWEST_STEPS, _LEAST_SECONDS = 10, 1.0  # fewer steps in less time are too noisy
+# share of the time that training may wait before the loader counts as a bottleneck
+_NOTHING = 0.02
+# fewer steps in less time are too noisy
+_FEWEST_STEPS = 10
+_LEAST_SECONDS = 1.0
 _MOST_OF_IT = 0.5
 _NARROW = 2  # bytes per element
 _SATURATED = 0.9  # of the cores
 _CROWDED = 1.5  # load per core
 _WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its time
 _SLEEPS = 0.1  # below this share, it could not use more CPU even on an idle machine
-_ONE, _NOT_TWO = 0.4, 1.25  # busy cores of threads that hold the GIL in turn
-_SLOWS = 0.1  # cores: from here on, Python code on threads slows down the training step
+# busy cores of threads that hold the GIL in turn
+_ONE = 0.4
+_NOT_TWO = 1.25
+# cores: from here on, Python code on threads slows down the training step
+_SLOWS = 0.1
 _ALONE = "measure the step alone: reuse one batch"
-_WORK = {"read": "reading the source", "assemble": "laying rows out for the devices", "place": "placing on the devices"}
+_WORK = {
+    "read": "reading the source",
+    "assemble": "laying rows out for the devices",
+    "place": "placing on the devices",
+}
 
 
 class LoaderInfo(NamedTuple):
@@ -40,17 +50,28 @@ class LoaderInfo(NamedTuple):
     wide: bool = False
 
 
-def loader_info(reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: bool) -> LoaderInfo:
+def loader_info(
+    reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: bool
+) -> LoaderInfo:
     """The properties of a loader; `cached`: all rows are in device memory; `mesh` None: batches are not placed."""
-    copied = not cached and mesh is not None and any(device.platform != "cpu" for device in mesh.local_devices)
+    copied = (
+        not cached
+        and mesh is not None
+        and any(device.platform != "cpu" for device in mesh.local_devices)
+    )
     maps = tuple(short_name(row_map.function) for row_map in reader.maps)
     return LoaderInfo(maps, reader.source.traits.runs_python, copied and wide(batch))
 
 
 def wide(batch: BatchSpec) -> bool:
     """Whether most bytes of a batch are in elements of more than two bytes."""
-    sizes = [(leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape)) for leaf in batch.leaves]
-    return sum(size for item, size in sizes if item > _NARROW) > _MOST_OF_IT * sum(size for _, size in sizes)
+    sizes = [
+        (leaf.dtype.itemsize, leaf.dtype.itemsize * math.prod(leaf.spec.shape))
+        for leaf in batch.leaves
+    ]
+    return sum(size for item, size in sizes if item > _NARROW) > _MOST_OF_IT * sum(
+        size for _, size in sizes
+    )
 
 
 @final
@@ -82,7 +103,10 @@ class Report:
     hosts: str | None = None
 
     def __str__(self) -> str:
-        masked = f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and are masked"
+        masked = (
+            f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and "
+            "are masked"
+        )
         notes = masked if self.stats.masked else None, self.stats.remote_text
         parts = self.verdict, *notes, self.look, self.hosts
         return "; ".join(part for part in parts if part is not None)
@@ -108,48 +132,95 @@ def report(stats: Stats, loader: LoaderInfo | None = None) -> Report:
     work = stats.settled()
     seconds = {stage: getattr(work, stage) for stage in STAGES}
     gil_bound = (work.transform > 0 or loader.python_source) and _one_at_a_time(work)
-    weights = _running(work, seconds) if gil_bound else seconds
-    shares = {stage: weight / (sum(weights.values()) or 1.0) for stage, weight in weights.items()}
+    if gil_bound:
+        weights = _running(work, seconds)
+    else:
+        weights = seconds
+    shares = {
+        stage: weight / (sum(weights.values()) or 1.0)
+        for stage, weight in weights.items()
+    }
 
     def verdict(
-        sentence: str, share: float | None, stage: str | None = None, advice: str | None = None, look: str | None = None
+        sentence: str,
+        share: float | None,
+        stage: str | None = None,
+        advice: str | None = None,
+        look: str | None = None,
     ) -> Report:
-        return Report(sentence, share, stage, advice, shares, stats.step_seconds, stats, look)
+        return Report(
+            sentence, share, stage, advice, shares, stats.step_seconds, stats, look
+        )
 
-    if stats.measured < _FEWEST_STEPS and stats.waited + stats.trained < _LEAST_SECONDS:
-        first = f"; the first batch took {stats.first:.2f} s" if stats.steps else ""
+    if (
+        stats.measured < _FEWEST_STEPS
+        and stats.waited + stats.trained < _LEAST_SECONDS
+    ):
+        if stats.steps:
+            first = f"; the first batch took {stats.first:.2f} s"
+        else:
+            first = ""
         return verdict(f"too few steps to tell ({stats.steps}{first})", None)
     share = stats.waited_share
     waited = f"training waited {percent_text(share)} of the time"
     if share < _NOTHING:
         slowing = _slowing(work, loader)
         if slowing is None:
-            return verdict(f"{waited}: the loader is not the bottleneck{_first(stats)}", share)
+            return verdict(
+                f"{waited}: the loader is not the bottleneck{_first(stats)}", share
+            )
         stage, cores = slowing
         advice = f"try worker_type='process', or {_ALONE}"
-        busy = f"{_what(stage, loader)} {_verb('keep', stage, loader)} {percent_text(cores)} of a core busy on threads"
+        busy = (
+            f"{_what(stage, loader)} {_verb('keep', stage, loader)} "
+            f"{percent_text(cores)} of a core busy on threads"
+        )
         slows = f"{busy}: if it is Python code, it slows the step itself"
-        return verdict(f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice)
+        return verdict(
+            f"{waited}, but {slows}; {advice}{_first(stats)}", share, stage, advice
+        )
     # Threads that compete for the GIL finish their pieces all at once, which is not a pause.
-    if stats.measured >= _FEWEST_STEPS and stats.longest > _MOST_OF_IT * stats.waited and not gil_bound:
-        once = f"{percent_text(stats.longest / stats.waited)} of that once, at step {stats.longest_step}"
+    if (
+        stats.measured >= _FEWEST_STEPS
+        and stats.longest > _MOST_OF_IT * stats.waited
+        and not gil_bound
+    ):
+        once = (
+            f"{percent_text(stats.longest / stats.waited)} of that once, at step "
+            f"{stats.longest_step}"
+        )
         pause = f"{once} ({stats.longest:.2f} s): a pause, not the loader's speed"
-        return verdict(f"{waited}, {pause}", share, look="look at what ran then with it.timeline('run.json')")
+        return verdict(
+            f"{waited}, {pause}",
+            share,
+            look="look at what ran then with it.timeline('run.json')",
+        )
     if work.no_room > _MOST_OF_IT * work.wait:
         advice = f"pass prefetch_bytes of more than {size_text(stats.prefetch_bytes)}"
         idle = "workers are idle, because there is no room to read ahead"
         return verdict(f"{waited}: {idle}; {advice}", share, "memory", advice)
     stage = max(shares, key=lambda stage: shares[stage])
     finding, advice = _advice(work, stage, seconds[stage], loader)
-    takes = f"{_what(stage, loader)} {_verb('take', stage, loader)} {percent_text(shares[stage])} of the work"
-    return verdict(f"{waited}: {takes} {_workers_text(stats)}{finding}; {advice}{_first(stats)}", share, stage, advice)
+    takes = (
+        f"{_what(stage, loader)} {_verb('take', stage, loader)} "
+        f"{percent_text(shares[stage])} of the work"
+    )
+    return verdict(
+        f"{waited}: {takes} {_workers_text(stats)}{finding}; {advice}{_first(stats)}",
+        share,
+        stage,
+        advice,
+    )
 
 
 def _first(stats: Stats) -> str:
     """Remark on a first batch that took longer than all measured steps."""
     if stats.first < max(0.1, stats.waited + stats.trained):
         return ""
-    return f" (but the first batch took {stats.first:.2f} s, longer than all other steps together)"
+    return (
+        f" (but the first batch took {stats.first:.2f} s, longer than all other "
+        "steps together)"
+    )
 
 
 def _what(stage: str, loader: LoaderInfo) -> str:
@@ -158,28 +229,47 @@ def _what(stage: str, loader: LoaderInfo) -> str:
         return _WORK[stage]
     if not maps:
         return "the maps' work"
-    return f"map {maps[0]}" if len(maps) == 1 else f"the maps {', '.join(maps)}"
+    if len(maps) == 1:
+        return f"map {maps[0]}"
+    return f"the maps {', '.join(maps)}"
 
 
 def _verb(verb: str, stage: str, loader: LoaderInfo) -> str:
-    return verb if stage == "transform" and len(loader.maps) > 1 else f"{verb}s"
+    if stage == "transform" and len(loader.maps) > 1:
+        return verb
+    return f"{verb}s"
 
 
 def _workers_text(stats: Stats) -> str:
     """Text such as `on 2 threads`."""
     if stats.workers == 0:
         return "on the training thread"
-    kinds = {"process": ("process", "processes"), "remote": ("remote worker at most", "remote workers at most")}
+    kinds = {
+        "process": ("process", "processes"),
+        "remote": ("remote worker at most", "remote workers at most"),
+    }
     one, more = kinds.get(stats.worker_type, ("thread", "threads"))
     return f"on {stats.workers} {one if stats.workers == 1 else more}"
 
 
-def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tuple[str, str]:
+def _advice(
+    stats: Stats, stage: str, seconds: float, loader: LoaderInfo
+) -> tuple[str, str]:
     """Finding about a stage, to follow "takes 81% of the work", and advice."""
-    workers, at_work, cores = stats.workers, stats.at_work, stats.cores
-    running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(stage, seconds) / (seconds or 1.0)
-    in_children = _at_work(stats) if stats.worker_type == "process" else 0.0
-    busy = (stats.cpu + in_children) / stats.elapsed if stats.elapsed else 0.0
+    workers = stats.workers
+    at_work = stats.at_work
+    cores = stats.cores
+    running = {"read": stats.read_cpu, "transform": stats.transform_cpu}.get(
+        stage, seconds
+    ) / (seconds or 1.0)
+    if stats.worker_type == "process":
+        in_children = _at_work(stats)
+    else:
+        in_children = 0.0
+    if stats.elapsed:
+        busy = (stats.cpu + in_children) / stats.elapsed
+    else:
+        busy = 0.0
     # The load average includes processes that wait for a disk, such as the loader's own workers.
     load = stats.load - (at_work if stage == "read" else 0)
     less = {
@@ -189,7 +279,11 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
     }.get(stage, "keep the data in the dtypes that batches have")
     # Condition, finding, advice: the first rule whose condition is true applies.
     rules = (
-        (workers == 0, "", "leave num_workers out, so that it is done while training goes on"),
+        (
+            workers == 0,
+            "",
+            "leave num_workers out, so that it is done while training goes on",
+        ),
         (
             stage == "place" and stats.prefetch == 0,
             ", when it is asked for",
@@ -198,30 +292,53 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
         (
             stage == "place" and loader.wide,
             "",
-            "give the devices fewer bytes: rows as uint8 or uint16, made floats by the training step",
+            (
+                "give the devices fewer bytes: rows as uint8 or uint16, made floats by "
+                "the training step"
+            ),
         ),
         (stage == "place", "", _ALONE),
-        (stats.worker_type == "remote", "", "start more workers, and raise num_workers if you pass it"),
-        (busy > _SATURATED * cores, f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy", less),
+        (
+            stats.worker_type == "remote",
+            "",
+            "start more workers, and raise num_workers if you pass it",
+        ),
+        (
+            busy > _SATURATED * cores,
+            f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy",
+            less,
+        ),
         (
             stage in _python_stages(loader) and _one_at_a_time(stats),
             ", of which one at a time runs, as code that holds the GIL does",
             "try worker_type='process'",
         ),
-        (at_work < stats.tried, f" ({at_work} at work: {stats.tried} brought less than a tenth more)", less),
+        (
+            at_work < stats.tried,
+            f" ({at_work} at work: {stats.tried} brought less than a tenth more)",
+            less,
+        ),
         # A stage with hardly any CPU time does not wait for a core.
         (
             _SLEEPS < running < _WAITS and load > _CROWDED * cores,
             f"; the {cores} cores are busy with other work too",
             "give the loader its own cores",
         ),
-        (at_work < workers, f" ({at_work} at work so far)", f"try num_workers={workers}"),
+        (
+            at_work < workers,
+            f" ({at_work} at work so far)",
+            f"try num_workers={workers}",
+        ),
         (
             running < _WAITS,
             f" and mostly waits ({percent_text(running)} of that is processor time)",
             f"try num_workers={2 * workers}",
         ),
-        (workers < cores, f", and the machine has {cores} cores", f"try num_workers={cores}"),
+        (
+            workers < cores,
+            f", and the machine has {cores} cores",
+            f"try num_workers={cores}",
+        ),
         (True, "", less),
     )
     return next((finding, advice) for holds, finding, advice in rules if holds)
@@ -229,7 +346,9 @@ def _advice(stats: Stats, stage: str, seconds: float, loader: LoaderInfo) -> tup
 
 def _python_stages(loader: LoaderInfo) -> tuple[str, ...]:
     """Stages whose code may hold the GIL."""
-    return ("read", "transform") if loader.python_source else ("transform",)
+    if loader.python_source:
+        return ("read", "transform")
+    return ("transform",)
 
 
 def _slowing(stats: Stats, loader: LoaderInfo) -> tuple[str, float] | None:
@@ -238,24 +357,46 @@ def _slowing(stats: Stats, loader: LoaderInfo) -> tuple[str, float] | None:
     Training does not wait for a loader that is far enough ahead. But while a thread of the loader runs Python code, the
     training thread can't.
     """
-    if stats.worker_type != "thread" or stats.workers == 0 or not stats.active or not _has_gil():
+    if (
+        stats.worker_type != "thread"
+        or stats.workers == 0
+        or not stats.active
+        or not _has_gil()
+    ):
         return None
-    cores = {stage: getattr(stats, f"{stage}_cpu") / stats.active for stage in _python_stages(loader)}
+    cores = {
+        stage: getattr(stats, f"{stage}_cpu") / stats.active
+        for stage in _python_stages(loader)
+    }
     stage = max(cores, key=lambda stage: cores[stage])
     # Code that holds the GIL keeps at most one core busy.
-    return (stage, min(1.0, cores[stage])) if cores[stage] > _SLOWS and sum(cores.values()) < _NOT_TWO else None
+    if cores[stage] > _SLOWS and sum(cores.values()) < _NOT_TWO:
+        return (stage, min(1.0, cores[stage]))
+    return None
 
 
 def _one_at_a_time(stats: Stats) -> bool:
     """Whether all threads together keep about one core busy, as code that holds the GIL does."""
-    together = _at_work(stats) / stats.active if stats.active else 0.0
-    return stats.worker_type == "thread" and stats.workers > 1 and _has_gil() and _ONE < together < _NOT_TWO
+    if stats.active:
+        together = _at_work(stats) / stats.active
+    else:
+        together = 0.0
+    return (
+        stats.worker_type == "thread"
+        and stats.workers > 1
+        and _has_gil()
+        and _ONE < together < _NOT_TWO
+    )
 
 
 def _running(stats: Stats, seconds: dict[str, float]) -> dict[str, float]:
     """Seconds of the stages without waiting for the GIL, which may occur in any stage."""
-    took, ran = stats.read + stats.transform, stats.read_cpu + stats.transform_cpu
-    part = min(1.0, ran / took) if took else 1.0
+    took = stats.read + stats.transform
+    ran = stats.read_cpu + stats.transform_cpu
+    if took:
+        part = min(1.0, ran / took)
+    else:
+        part = 1.0
     others = {stage: seconds[stage] * part for stage in ("assemble", "place")}
     return {"read": stats.read_cpu, "transform": stats.transform_cpu, **others}
 
@@ -266,4 +407,5 @@ def _at_work(stats: Stats) -> float:
 
 
 def _has_gil() -> bool:
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())  # there since Python 3.13
+    # there since Python 3.13
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -19,7 +19,9 @@ from loadax.loader.slots import EndRule, LaneProgress
 from loadax.loader.streams.run import goes_on
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.05  # seconds between two looks
+# seconds between two looks
+_FIRST_WAIT = 0.0005
+_LONGEST_WAIT = 0.05
 _CLOSED = "closed its iterator"
 
 _runs = LoaderRuns("streams")  # all processes of a group make the same iterators
@@ -36,18 +38,34 @@ class EndAgreement:
         rule: When the run ends.
     """
 
-    def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule):
-        self._keys, self._process, self._rule = keys, process, rule
+    def __init__(
+        self,
+        keys: KeyValueStore,
+        process: int,
+        processes: Sequence[int],
+        rule: EndRule,
+    ):
+        self._keys = keys
+        self._process = process
+        self._rule = rule
         self._leads = process == min(processes)
         # Since when this process waits for others, and for which step; None: it does not wait.
         self.waiting: tuple[float, int] | None = None
         self._known = dict.fromkeys([process, *processes], LaneProgress(0, None, 0))
         self._ended: dict[int, str] = {}  # why other processes read no further
-        self._left: str | None = None  # why this one does not; set by any thread, so apart
+        # why this one does not; set by any thread, so apart
+        self._left: str | None = None
         self._told = -1  # steps that this one has read, as it has told
-        self._answered = True  # whether the coordinator has answered the latest question
+        # whether the coordinator has answered the latest question
+        self._answered = True
 
-    def goes_on(self, step: int, mine: LaneProgress, ended_lane: str, check: Callable[[], None]) -> bool:
+    def goes_on(
+        self,
+        step: int,
+        mine: LaneProgress,
+        ended_lane: str,
+        check: Callable[[], None],
+    ) -> bool:
         """Whether a step is part of the run. Waits for the processes that have not read it yet.
 
         Args:
@@ -64,9 +82,12 @@ class EndAgreement:
         try:
             if self._told <= step:
                 self._told = mine.read
-                with suppress(UnansweredError):  # the coordinator sets it when it goes on
+                # the coordinator sets it when it goes on
+                with suppress(UnansweredError):
                     self._tell()
-            while (verdict := goes_on(self._rule, step, self._known.values(), ended_lane)) is None:
+            while (
+                verdict := goes_on(self._rule, step, self._known.values(), ended_lane)
+            ) is None:
                 self.waiting = self.waiting or (perf_counter(), step)
                 if not self._look():
                     self._check_others(step)
@@ -75,8 +96,9 @@ class EndAgreement:
                     wait = min(2 * wait, _LONGEST_WAIT)
         except JaxRuntimeError as error:
             raise HostError(
-                f"process {self._process} can't agree with the others on the end of the stream, since the coordinator, "
-                f"process 0, does not answer: {error}; start all processes again from the last saved state"
+                f"process {self._process} can't agree with the others on the end of "
+                "the stream, since the coordinator, process 0, does not answer: "
+                f"{error}; start all processes again from the last saved state"
             ) from error
         finally:
             self.waiting = None
@@ -84,10 +106,17 @@ class EndAgreement:
 
     def waiting_text(self, step: int) -> str:
         """What a step waits for."""
-        late = [process for process, progress in self._known.items() if progress.read <= step]
+        late = [
+            process
+            for process, progress in self._known.items()
+            if progress.read <= step
+        ]
         why = "all processes must iterate over the same loaders in the same order"
         if not self._answered:
-            why = "process 0, which runs the coordinator, does not answer: it is stopped or cut off; look there first"
+            why = (
+                "process 0, which runs the coordinator, does not answer: it is "
+                "stopped or cut off; look there first"
+            )
         return f"processes {late} have not read it from the stream; {why}"
 
     def fail(self, error: BaseException) -> None:
@@ -101,7 +130,8 @@ class EndAgreement:
     def _end(self, why: str) -> None:
         if self._left is None:
             self._left = why
-            with suppress(JaxRuntimeError):  # without the coordinator, the others end too
+            # without the coordinator, the others end too
+            with suppress(JaxRuntimeError):
                 self._tell()
                 if self._leads:
                     self._keys.forget()
@@ -112,10 +142,12 @@ class EndAgreement:
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""
-        before, self._answered = self._known.copy(), False
+        before = self._known.copy()
+        self._answered = False
         with suppress(UnansweredError):
             for name, text in self._keys.list("progress").items():
-                process, (*progress, ended) = int(name), json.loads(text)
+                process = int(name)
+                (*progress, ended) = json.loads(text)
                 if process != self._process and process in self._known:
                     self._known[process] = LaneProgress(*progress)
                     if ended is not None:
@@ -125,14 +157,19 @@ class EndAgreement:
 
     def _check_others(self, step: int) -> None:
         """Raises if a process that has not read a step never will; tells of one that failed, if there is one."""
-        for process, why in sorted(self._ended.items(), key=lambda ended: ended[1] == _CLOSED):
+        for process, why in sorted(
+            self._ended.items(), key=lambda ended: ended[1] == _CLOSED
+        ):
             if self._known[process].read <= step:
                 raise HostError(
-                    f"process {process} {why}, before it had read step {step} of the stream, so this one stops too: "
-                    "all processes must ask for the same batches; start them again from the last saved state"
+                    f"process {process} {why}, before it had read step {step} of the "
+                    "stream, so this one stops too: all processes must ask for the "
+                    "same batches; start them again from the last saved state"
                 )
 
 
-def end_agreement(store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule) -> EndAgreement:
+def end_agreement(
+    store: KeyValueStore, process: int, processes: Sequence[int], rule: EndRule
+) -> EndAgreement:
     """The agreement of the next run of a group of processes; see `EndAgreement`."""
     return EndAgreement(_runs.next_keys(store, processes), process, processes, rule)

@@ -16,10 +16,12 @@ from loadax.sources.stream.blocks import choose_rows
 from loadax.sources.stream.lane import BEGIN, Lane, LaneState
 from loadax.sources.stream.source import OpenStream, StreamSource
 
-_MOST_SKIPPED = 1 << 36  # rows of a lane, a day at a million a second: the state is damaged, or of another run
+# rows of a lane, a day at a million a second: the state is damaged, or of another run
+_MOST_SKIPPED = 1 << 36
 _FEW_SKIPPED = 64  # rows of a lane, which are read within moments: no reason to warn
 _MOST_ITEMS = 128  # rows, or parts of blocks, that are stacked at once
-_MOST_LAYOUTS = 64  # pieces of a step, or steps that begin with other lanes, whose rows are sorted once
+# pieces of a step, or steps that begin with other lanes, whose rows are sorted once
+_MOST_LAYOUTS = 64
 
 
 class _LaneRows(NamedTuple):
@@ -90,27 +92,53 @@ class OpenLanes:
     """
 
     def __init__(
-        self, first_row: int, source: StreamSource, epochs: int | None, saved: Mapping[int, Sequence[LaneState]]
+        self,
+        first_row: int,
+        source: StreamSource,
+        epochs: int | None,
+        saved: Mapping[int, Sequence[LaneState]],
     ):
-        self.source, self.opened = source, OpenStream(source)
+        self.source = source
+        self.opened = OpenStream(source)
         for number in saved:
             if not 0 <= number < source.lanes:
-                what = f"the state has lane {number}, but the stream has the lanes 0 to {source.lanes - 1}"
+                what = (
+                    f"the state has lane {number}, but the stream has the lanes 0 to "
+                    f"{source.lanes - 1}"
+                )
                 raise StateError(f"{what}; pass a state of get_state()")
         inexact = source.origin.inexact
         if inexact:
-            saved = {number: list(map(_epoch_begin, states)) for number, states in saved.items()}
-            what = "a resumed run reads and skips the rows of its epoch before the step"
-            log.log(logging.WARNING if saved else logging.INFO, "loadax: %s: %s", inexact, what)
-        self._first_row, self._epochs, self._saved = first_row, epochs, saved
+            saved = {
+                number: list(map(_epoch_begin, states))
+                for number, states in saved.items()
+            }
+            what = (
+                "a resumed run reads and skips the rows of its epoch before the step"
+            )
+            log.log(
+                logging.WARNING if saved else logging.INFO,
+                "loadax: %s: %s",
+                inexact,
+                what,
+            )
+        self._first_row = first_row
+        self._epochs = epochs
+        self._saved = saved
         self._lanes: dict[int, Lane] = {}
         self._layouts: dict[tuple[int, int], _Layout] = {}
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
         """State of each lane that is open or has a saved one, before as many of its rows."""
-        rows, lanes = before.tolist(), self._lanes.copy()
-        states = {number: lane.state_at(rows[number]) for number, lane in lanes.items()}
-        states |= {number: self._saved_state(number, rows[number]) for number in self._saved.keys() - lanes.keys()}
+        rows = before.tolist()
+        lanes = self._lanes.copy()
+        states = {
+            number: lane.state_at(rows[number]) for number, lane in lanes.items()
+        }
+        states |= {
+            number: self._saved_state(number, rows[number])
+            for number in self._saved.keys() - lanes.keys()
+        }
         return {str(number): list(states[number]) for number in sorted(states)}
 
     def close(self) -> None:
@@ -125,9 +153,17 @@ class OpenLanes:
             number: Index of this stream among those of the run.
             rows: Rows of the dataset's source, -1 for padding.
         """
-        wanted, chosen = rows, None
-        if self._first_row or rows.min(initial=0) < 0 or rows.max(initial=0) >= len(self.source):
-            chosen = np.flatnonzero((rows >= self._first_row) & (rows < self._first_row + len(self.source)))
+        wanted = rows
+        chosen = None
+        if (
+            self._first_row
+            or rows.min(initial=0) < 0
+            or rows.max(initial=0) >= len(self.source)
+        ):
+            chosen = np.flatnonzero(
+                (rows >= self._first_row)
+                & (rows < self._first_row + len(self.source))
+            )
             wanted = rows[chosen] - self._first_row
         if not len(wanted):
             return None
@@ -154,8 +190,13 @@ class OpenLanes:
             Indices of the rows of the piece that lanes lack, a text that says which lane has ended (empty: none), and
             the release.
         """
-        wanted, chosen, order = located.rows, located.chosen, located.layout.order
-        read = wanted if order is None else wanted[order]
+        wanted = located.rows
+        chosen = located.chosen
+        order = located.layout.order
+        if order is None:
+            read = wanted
+        else:
+            read = wanted[order]
         if order is not None or chosen is not None:
             out = None
         if out is None and self.source.batched:
@@ -164,8 +205,10 @@ class OpenLanes:
         if len(lost):
             read = read.copy()
             read[lost] = -1
-            lost = lost if order is None else order[lost]
-            lost = lost if chosen is None else chosen[lost]
+            if order is not None:
+                lost = order[lost]
+            if chosen is not None:
+                lost = chosen[lost]
         if out is not None:
             piece = self.opened.keep(read, None, out)
         elif items:
@@ -187,17 +230,24 @@ class OpenLanes:
         Returns:
             Examples that are not written to `out`, which rows are lost, and which lane has ended.
         """
-        parts, shift, rows_at_once = located.layout.lanes, located.shift, self.opened.rows_at_once
+        parts = located.layout.lanes
+        shift = located.shift
+        rows_at_once = self.opened.rows_at_once
         kept: list[list[Tree]] = [[]] * len(parts)
-        ends: dict[int, tuple[Integers, str]] = {}  # of lanes that have ended, by index
+        # of lanes that have ended, by index
+        ends: dict[int, tuple[Integers, str]] = {}
         items: list[Tree] = []
-        joined = reached = 0  # rows before `joined` are in `out`, those up to `reached` in `items`
+        # rows before `joined` are in `out`, those up to `reached` in `items`
+        joined = reached = 0
         for index in tickets.in_turn([part.lane for part in parts], located.tickets):
             lane, first, end, turns, relative, span = parts[index]
             if first != reached:
                 self._join(items, rows, joined, reached, out)
-                items, joined = [], first
-            begin, before, there = relative + shift, len(items), end
+                items = []
+                joined = first
+            begin = relative + shift
+            before = len(items)
+            there = end
             lane.read(begin, span, items)
             if not lane.stateless:
                 lane.take_state(consumed()[lane.number])
@@ -207,25 +257,52 @@ class OpenLanes:
                 if self.source.batched:
                     items[before:] = choose_rows(items[before:], wanted)
                 else:
-                    items[before:] = [items[before + place] for place in wanted.tolist()]
+                    items[before:] = [
+                        items[before + place] for place in wanted.tolist()
+                    ]
                 there = first + len(wanted)
                 if there < end:
-                    ends[index] = np.arange(there, end), f"lane {lane.number} ended after {lane.row} rows"
+                    ends[index] = (
+                        np.arange(there, end),
+                        f"lane {lane.number} ended after {lane.row} rows",
+                    )
             reached = end
             if out is None:
                 kept[index], items = items, []
             # Some rows at a time, while they are in the CPU caches.
-            elif len(items) >= _MOST_ITEMS or end - joined >= rows_at_once or there < end:
+            elif (
+                len(items) >= _MOST_ITEMS
+                or end - joined >= rows_at_once
+                or there < end
+            ):
                 self._join(items, rows, joined, there, out)
-                items, joined = [], end
+                items = []
+                joined = end
         self._join(items, rows, joined, reached, out)
-        lost, texts = zip(*(ends[index] for index in sorted(ends)), strict=True) if ends else ([], [""])
-        return list(chain.from_iterable(kept)), np.concatenate([np.zeros(0, np.int64), *lost]), texts[0]
+        lost, texts = (
+            zip(*(ends[index] for index in sorted(ends)), strict=True)
+            if ends
+            else ([], [""])
+        )
+        return (
+            list(chain.from_iterable(kept)),
+            np.concatenate([np.zeros(0, np.int64), *lost]),
+            texts[0],
+        )
 
-    def _join(self, items: list[Tree], rows: Integers, begin: int, end: int, out: Sequence[Array] | None) -> None:
+    def _join(
+        self,
+        items: list[Tree],
+        rows: Integers,
+        begin: int,
+        end: int,
+        out: Sequence[Array] | None,
+    ) -> None:
         """Writes items to the rows from `begin` to `end` of `out`."""
         if items and out is not None:
-            self.opened.join(items, rows[begin:end], [leaf[begin:end] for leaf in out])
+            self.opened.join(
+                items, rows[begin:end], [leaf[begin:end] for leaf in out]
+            )
 
     def _by_lane(self, wanted: Integers) -> tuple[_Layout, int]:
         """Sorts rows by lane, and opens their lanes; also returns what to add to the turns of the layout.
@@ -247,38 +324,69 @@ class OpenLanes:
         turns, numbers = np.divmod(rows, self.source.lanes)
         bounds = np.flatnonzero(np.diff(numbers)) + 1
         order: Integers | None = None
-        if len(np.unique(numbers[np.concatenate([[0], bounds])])) <= len(bounds):  # a lane's rows are not together
+        # a lane's rows are not together
+        if len(np.unique(numbers[np.concatenate([[0], bounds])])) <= len(bounds):
             order = np.argsort(numbers, kind="stable")
-            turns, numbers = turns[order], numbers[order]
+            turns = turns[order]
+            numbers = numbers[order]
             bounds = np.flatnonzero(np.diff(numbers)) + 1
-        firsts, ends = [0, *bounds.tolist()], [*bounds.tolist(), len(rows)]
-        begins, lasts = turns[firsts].tolist(), turns[[end - 1 for end in ends]].tolist()
+        firsts = [0, *bounds.tolist()]
+        ends = [*bounds.tolist(), len(rows)]
+        begins = turns[firsts].tolist()
+        lasts = turns[[end - 1 for end in ends]].tolist()
         chosen = numbers[firsts].tolist()
         self._open(chosen, [begin + shift for begin in begins])
         parts = [
-            _LaneRows(self._lanes[number], first, end, turns[first:end], begin, last - begin + 1)
-            for number, first, end, begin, last in zip(chosen, firsts, ends, begins, lasts, strict=True)
+            _LaneRows(
+                self._lanes[number],
+                first,
+                end,
+                turns[first:end],
+                begin,
+                last - begin + 1,
+            )
+            for number, first, end, begin, last in zip(
+                chosen, firsts, ends, begins, lasts, strict=True
+            )
         ]
         return _Layout(rows, order, parts)
 
     def _open(self, lanes: Sequence[int], rows: Sequence[int]) -> None:
         """Opens the lanes that are not open yet, to be read from these rows on."""
-        skipped, stateless = [], 0  # rows to skip of lanes that have any left
+        # rows to skip of lanes that have any left
+        skipped = []
+        stateless = 0
         for number, row in zip(lanes, rows, strict=True):
             if number in self._lanes:
                 continue
             state = self._saved_state(number, row)
             self._lanes[number] = self.source.lane(number, self._epochs, state)
             if row - state.row > _MOST_SKIPPED:
-                what = f"lane {number} would have to read {row - state.row} rows to skip them, which takes days"
-                raise StateError(f"{what}; pass a state of get_state() of this run, or an earlier step")
+                what = (
+                    f"lane {number} would have to read {row - state.row} rows to "
+                    "skip them, which takes days"
+                )
+                raise StateError(
+                    f"{what}; pass a state of get_state() of this run, or an earlier "
+                    "step"
+                )
             if row > state.row and not self._lanes[number].ended:
                 skipped.append(row - state.row)
                 stateless += state.state is None
         if skipped:
-            text = "loadax: reading and skipping %s of %s, to reach the step; lanes without a saved state: %d"
-            level = logging.WARNING if max(skipped) > _FEW_SKIPPED else logging.INFO
-            facts = count_text(sum(skipped), "row"), count_text(len(skipped), "lane"), stateless
+            text = (
+                "loadax: reading and skipping %s of %s, to reach the step; lanes "
+                "without a saved state: %d"
+            )
+            if max(skipped) > _FEW_SKIPPED:
+                level = logging.WARNING
+            else:
+                level = logging.INFO
+            facts = (
+                count_text(sum(skipped), "row"),
+                count_text(len(skipped), "lane"),
+                stateless,
+            )
             log.log(level, text, *facts)
 
     def _saved_state(self, number: int, row: int) -> LaneState:
@@ -286,7 +394,10 @@ class OpenLanes:
         saved = self._saved.get(number, ())
         known = [state for state in saved if state.row <= row]
         if saved and not known:
-            what = f"the state of lane {number} is at its row {saved[0].row}, but the step begins at row {row}"
+            what = (
+                f"the state of lane {number} is at its row {saved[0].row}, but the "
+                f"step begins at row {row}"
+            )
             raise StateError(f"{what}; pass a state of get_state()")
         return max(known, key=lambda state: state.row, default=BEGIN)
 

@@ -37,7 +37,11 @@ class LaneReader(Protocol):
         """Finds the lanes of a piece's rows, and takes tickets for them."""
 
     def read(
-        self, located: Sequence[LocatedRows], tickets: PieceTickets, visits: Visits, out: Sequence[Array] | None = None
+        self,
+        located: Sequence[LocatedRows],
+        tickets: PieceTickets,
+        visits: Visits,
+        out: Sequence[Array] | None = None,
     ) -> PieceOfStreams:
         """Reads the rows of a piece."""
 
@@ -57,12 +61,15 @@ class OrderedReads:
 
     def __init__(self, run: LaneReader, step: int, rows_per_step: int):
         run.begin(step)
-        self._run, self._rows_per_step = run, rows_per_step
+        self._run = run
+        self._rows_per_step = rows_per_step
         self._tickets = LaneTickets()
-        self._next = step, 0  # next piece to take tickets; a process without rows has its steps in order too
+        # next piece to take tickets; a process without rows has its steps in order too
+        self._next = step, 0
         self._pieces = 0  # number of pieces that have tickets
         self._finished = step  # next step to finish
-        self._steps: dict[int, _Step] = {}  # steps that were read in part, or before an earlier one
+        # steps that were read in part, or before an earlier one
+        self._steps: dict[int, _Step] = {}
         # Reentrant: garbage collection under the lock may close the iterator.
         self._lock = threading.RLock()
 
@@ -79,14 +86,23 @@ class OrderedReads:
         """
         end = low + len(visits.rows)
         self._tickets.wait(NO_PIECE, (step, low), lambda: self._next == (step, low))
-        piece, self._pieces = self._pieces, self._pieces + 1
+        piece = self._pieces
+        self._pieces = self._pieces + 1
         try:
-            located, tickets = self._run.locate(visits.rows), PieceTickets(self._tickets, piece)
-            self._next = (step + 1, 0) if end == self._rows_per_step else (step, end)
+            located = self._run.locate(visits.rows)
+            tickets = PieceTickets(self._tickets, piece)
+            if end == self._rows_per_step:
+                self._next = (step + 1, 0)
+            else:
+                self._next = (step, end)
             self._tickets.begin(self._next)
-            began, processor = perf_counter(), thread_time()
+            began = perf_counter()
+            processor = thread_time()
             read = self._run.read(located, tickets, visits, out)
-            timing = Timing(perf_counter() - began - tickets.waited, read_cpu=thread_time() - processor)
+            timing = Timing(
+                perf_counter() - began - tickets.waited,
+                read_cpu=thread_time() - processor,
+            )
         except BaseException:
             self._tickets.skip(piece)
             raise
@@ -97,7 +113,9 @@ class OrderedReads:
         """Ends all waiting."""
         self._tickets.skip(-1)
 
-    def _finish(self, step: int, low: int, rows: int, present: bool, ended_lane: str) -> None:
+    def _finish(
+        self, step: int, low: int, rows: int, present: bool, ended_lane: str
+    ) -> None:
         """Notes that a piece was read, and finishes steps whose pieces all were, in order."""
         with self._lock:
             noted = self._steps.setdefault(step, _Step(self._rows_per_step))
@@ -105,9 +123,15 @@ class OrderedReads:
             noted.present |= present
             if ended_lane:
                 noted.ended_lanes[low] = ended_lane
-            while (first := self._steps.get(self._finished)) is not None and not first.unread:
+            while (
+                first := self._steps.get(self._finished)
+            ) is not None and not first.unread:
                 ended_lanes = self._steps.pop(self._finished).ended_lanes
-                self._run.finish(self._finished, first.present, ended_lanes[min(ended_lanes)] if ended_lanes else "")
+                self._run.finish(
+                    self._finished,
+                    first.present,
+                    ended_lanes[min(ended_lanes)] if ended_lanes else "",
+                )
                 self._finished += 1
 
 
@@ -122,4 +146,5 @@ class _Step:
     def __init__(self, unread: int):
         self.unread = unread
         self.present = False  # whether it has rows
-        self.ended_lanes: dict[int, str] = {}  # texts: which lane has ended, by first row of the piece that lacks rows
+        # texts: which lane has ended, by first row of the piece that lacks rows
+        self.ended_lanes: dict[int, str] = {}

@@ -42,11 +42,20 @@ class StreamRun:
         states: Saved states of the lanes. The rows of lanes without one are skipped from the first one on.
     """
 
-    def __init__(self, plan: BatchPlan, source: BaseSource, options: StreamOptions, states: LaneStates):
-        self._plan, self._options = plan, options
+    def __init__(
+        self,
+        plan: BatchPlan,
+        source: BaseSource,
+        options: StreamOptions,
+        states: LaneStates,
+    ):
+        self._plan = plan
+        self._options = options
         self._streams = [
             OpenLanes(first_row, stream, options.epochs, saved)
-            for (first_row, stream), saved in zip(streams_in(source), chain(states, repeat({})), strict=False)
+            for (first_row, stream), saved in zip(
+                streams_in(source), chain(states, repeat({})), strict=False
+            )
         ]
         self._mixed = not isinstance(plan.order, StreamOrder)
         # Text: which lane of this process was the first to end.
@@ -64,13 +73,18 @@ class StreamRun:
         """When the run ends."""
         if self._options.remainder == "error":
             return "error"
-        return "all" if self._options.remainder == "pad" and not self._mixed else "first"
+        if self._options.remainder == "pad" and not self._mixed:
+            return "all"
+        return "first"
 
     def bind(self, reader: Reader) -> Reader:
         """The reader, over the rows that this run has read."""
-        opened = iter(self._streams)  # in order, since a mixture may have the same stream twice
+        # in order, since a mixture may have the same stream twice
+        opened = iter(self._streams)
         return reader.over(
-            lambda source, times: next(opened).opened if isinstance(source, StreamSource) else source  # noqa: ARG005
+            lambda source, times: (  # noqa: ARG005
+                next(opened).opened if isinstance(source, StreamSource) else source
+            )
         )
 
     def stacked(self, reader: Reader) -> list[ArraySpec] | None:
@@ -93,7 +107,12 @@ class StreamRun:
 
     def states(self, step: int) -> list[dict[str, list[Any]]]:
         """States of the lanes before a step, as JSON: for each stream, a `LaneState` by lane."""
-        return [stream.states(rows) for stream, rows in zip(self._streams, self._rows_before(step), strict=True)]
+        return [
+            stream.states(rows)
+            for stream, rows in zip(
+                self._streams, self._rows_before(step), strict=True
+            )
+        ]
 
     def begin(self, step: int) -> None:
         """Reads from this step on. All earlier ones were read."""
@@ -101,11 +120,17 @@ class StreamRun:
 
     def locate(self, rows: Integers) -> list[LocatedRows]:
         """Finds the lanes of a piece's rows, and takes tickets for them. Not thread-safe; called in order of pieces."""
-        located = (stream.locate(index, rows) for index, stream in enumerate(self._streams))
+        located = (
+            stream.locate(index, rows) for index, stream in enumerate(self._streams)
+        )
         return [found for found in located if found is not None]
 
     def read(
-        self, located: Sequence[LocatedRows], tickets: PieceTickets, visits: Visits, out: Sequence[Array] | None = None
+        self,
+        located: Sequence[LocatedRows],
+        tickets: PieceTickets,
+        visits: Visits,
+        out: Sequence[Array] | None = None,
     ) -> PieceOfStreams:
         """Reads the rows of a piece. Rows that lanes lack become padding.
 
@@ -120,15 +145,24 @@ class StreamRun:
             LeafError: If a row that is written to `out` differs from the spec; names the row.
             Exception: Whatever a lane raises, with a note that names lane and row.
         """
-        rows, releases, ended, lacking = visits.rows, [], "", 0
+        rows = visits.rows
+        releases = []
+        ended = ""
+        lacking = 0
         for found in located:
-            lost, ended_lane, release = found.stream.read(found, tickets, partial(self._consumed_of, found.number), out)
+            lost, ended_lane, release = found.stream.read(
+                found, tickets, partial(self._consumed_of, found.number), out
+            )
             releases.append(release)
             if len(lost):
-                rows = rows.copy() if rows is visits.rows else rows
+                if rows is visits.rows:
+                    rows = rows.copy()
                 rows[lost] = -1
-                ended, lacking = ended or ended_lane, lacking + len(lost)
-        return PieceOfStreams(Visits(rows, visits.epochs), lacking < len(rows), ended, releases)
+                ended = ended or ended_lane
+                lacking = lacking + len(lost)
+        return PieceOfStreams(
+            Visits(rows, visits.epochs), lacking < len(rows), ended, releases
+        )
 
     def finish(self, step: int, present: bool, ended_lane: str) -> None:
         """Notes that all rows of a step were read, and those of all earlier ones.
@@ -143,8 +177,12 @@ class StreamRun:
             self.ended_lane = ended_lane
             # A mixture has rows of other datasets without end: its last batch is the one that lacks a row.
             lacking = step + (self._mixed and self._options.remainder == "pad")
-            log.info("loadax: batches lack rows from step %d on: %s", step, ended_lane)
-        self.progress = LaneProgress(step + 1, lacking, step + 1 if present else filled)
+            log.info(
+                "loadax: batches lack rows from step %d on: %s", step, ended_lane
+            )
+        self.progress = LaneProgress(
+            step + 1, lacking, step + 1 if present else filled
+        )
 
     def close(self) -> None:
         """Drops the iterators of all lanes, once no thread reads them. Others may still ask for states."""
@@ -155,14 +193,19 @@ class StreamRun:
         """Number of rows of each lane of a stream that were handed out."""
         consumed = self.consumed
         if self._consumed_rows[0] != consumed:
-            self._consumed_rows = consumed, [rows.tolist() for rows in self._rows_before(consumed)]
+            self._consumed_rows = (
+                consumed,
+                [rows.tolist() for rows in self._rows_before(consumed)],
+            )
         return self._consumed_rows[1][stream]
 
     def _rows_before(self, step: int) -> list[Integers]:
         return rows_before(self._plan.order, *self._plan.position_of_step(step))
 
 
-def goes_on(rule: EndRule, step: int, known: Collection[LaneProgress], ended_lane: str) -> bool | None:
+def goes_on(
+    rule: EndRule, step: int, known: Collection[LaneProgress], ended_lane: str
+) -> bool | None:
     """Whether a step is part of the run, if earlier ones are. None: not known yet.
 
     Args:
@@ -175,18 +218,32 @@ def goes_on(rule: EndRule, step: int, known: Collection[LaneProgress], ended_lan
         SourceError: If the rule is "error", and some rows of the step are missing.
     """
     read = all(progress.read > step for progress in known)
-    lacking = any(progress.lacking is not None and progress.lacking <= step for progress in known)
+    lacking = any(
+        progress.lacking is not None and progress.lacking <= step
+        for progress in known
+    )
     filled = any(progress.filled > step for progress in known)
     if rule == "first":
-        return False if lacking else True if read else None
+        if lacking:
+            return False
+        if read:
+            return True
+        return None
     if rule == "all":
-        return True if filled else False if read else None
+        if filled:
+            return True
+        if read:
+            return False
+        return None
     if read and lacking and filled:
         raise SourceError(
-            f"remainder='error': {ended_lane}, and the batch of step {step} has only some of its rows; pass "
-            "remainder='drop' or 'pad', or lanes of equal lengths that fill whole batches"
+            f"remainder='error': {ended_lane}, and the batch of step {step} has only "
+            "some of its rows; pass remainder='drop' or 'pad', or lanes of equal "
+            "lengths that fill whole batches"
         )
-    return not lacking if read else None
+    if read:
+        return not lacking
+    return None
 
 
 def lane_states(start: object) -> LaneStates:
@@ -195,7 +252,10 @@ def lane_states(start: object) -> LaneStates:
     Raises:
         StateError: If they are not states of lanes.
     """
-    states = start if isinstance(start, list | tuple) else [start]
+    if isinstance(start, list | tuple):
+        states = start
+    else:
+        states = [start]
     merged: list[dict[int, list[LaneState]]] = []
     for state in states:
         if not isinstance(state, Mapping) or KEY not in state:
@@ -205,9 +265,20 @@ def lane_states(start: object) -> LaneStates:
                 if index == len(merged):
                     merged.append({})
                 for number, values in lanes.items():
-                    merged[index].setdefault(int(number), []).append(_lane_state(values))
-        except (TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
-            what = f"the state's {KEY!r} is {shown(state[KEY])}, which is not a list of states by lane"
+                    merged[index].setdefault(int(number), []).append(
+                        _lane_state(values)
+                    )
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+            IndexError,
+            AttributeError,
+        ) as error:
+            what = (
+                f"the state's {KEY!r} is {shown(state[KEY])}, which is not a list of "
+                "states by lane"
+            )
             raise StateError(f"{what}; pass a state of get_state()") from error
     return merged
 

@@ -58,7 +58,8 @@ class LaneTickets:
 
     def begin(self, turn: Hashable) -> None:
         """Wakes the piece that waits for a turn, which has come."""
-        if self._waiting:  # without the lock: a thread that waits from now on sees that it has come
+        # without the lock: a thread that waits from now on sees that it has come
+        if self._waiting:
             with self._lock:
                 come = self._waiting.get(turn)
                 if come is not None:
@@ -80,7 +81,8 @@ class PieceTickets:
     """
 
     def __init__(self, tickets: LaneTickets, piece: int):
-        self._tickets, self._piece = tickets, piece
+        self._tickets = tickets
+        self._piece = piece
         # Seconds that the piece has waited for lanes.
         self.waited = 0.0
 
@@ -99,7 +101,11 @@ class PieceTickets:
             self._tickets.serve_next(lane)
         for index, lane, ticket in later:
             began = perf_counter()
-            self._tickets.wait(self._piece, (lane, ticket), lambda: lane.serving == ticket)  # noqa: B023 - called here
+            self._tickets.wait(
+                self._piece,
+                (lane, ticket),
+                lambda: lane.serving == ticket,  # noqa: B023 - called here
+            )
             self.waited += perf_counter() - began
             yield index
             self._tickets.serve_next(lane)

@@ -22,16 +22,37 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.order_hash import OrderHash
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.watch.process_exit import GRACE, TICK, end_process, ended_text, exit_limit, process_exit
-from loadax.loader.watch.record import Record, contents, difference, processes_text, rows_of_steps, run_record
-from loadax.loader.watch.status import SILENT, HostStatus, Neighbours, silent_text, slowest_text
+from loadax.loader.watch.process_exit import (
+    GRACE,
+    TICK,
+    end_process,
+    ended_text,
+    exit_limit,
+    process_exit,
+)
+from loadax.loader.watch.record import (
+    Record,
+    contents,
+    difference,
+    processes_text,
+    rows_of_steps,
+    run_record,
+)
+from loadax.loader.watch.status import (
+    SILENT,
+    HostStatus,
+    Neighbours,
+    silent_text,
+    slowest_text,
+)
 from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
 
 # Seconds that the first batch waits for the other hosts' records.
 FIRST_WAIT = 5.0
 
-_FIRST_TICKS = 0.005, 0.1  # seconds between the first two looks at the store, and at most while a batch waits for them
+# seconds between the first two looks at the store, and at most while a batch waits for them
+_FIRST_TICKS = 0.005, 0.1
 _STATUS = 5.0  # seconds between two statuses
 _VERDICT = "verdict"  # who tells how the records differ
 
@@ -70,13 +91,20 @@ class RunHosts:
         fail: Callable[[BaseException], None],
         abort_after: float | None,
     ):
-        self._store, self._keys, self._process, self._processes = store, keys, process, processes
-        self._record, self._progress, self._fail, self._abort_after = record, progress, fail, abort_after
+        self._store = store
+        self._keys = keys
+        self._process = process
+        self._processes = processes
+        self._record = record
+        self._progress = progress
+        self._fail = fail
+        self._abort_after = abort_after
         self._leads = process == processes[0]
         self.name = f"process {process}: "  # prefix of what this host tells
         self._published = self._compared = self._late_named = False
         self._neighbours = Neighbours(keys, process, processes)
-        self._delay, self._count = _FIRST_TICKS[0], 0
+        self._delay = _FIRST_TICKS[0]
+        self._count = 0
         # `_reached`: when the coordinator has answered last; `_warned`: whether it was told that it does not.
         self._began = self._now = self._next_status = self._reached = perf_counter()
         self._warned = False
@@ -84,9 +112,14 @@ class RunHosts:
         self._to_tell: deque[tuple[str, str, bool]] = deque()
         # The error that ends this run, because of another host or a difference.
         self.error: HostError | None = None
-        self._end: tuple[str, HostError] | None = None  # who has ended this run, and the error
-        self._ended_at, self._grace, self._limit = 0.0, GRACE, float("inf")  # and when; seconds to the error, and exit
-        self._first_words = threading.Event()  # set when the records are compared, or never will be
+        # who has ended this run, and the error
+        self._end: tuple[str, HostError] | None = None
+        # and when; seconds to the error, and exit
+        self._ended_at = 0.0
+        self._grace = GRACE
+        self._limit = float("inf")
+        # set when the records are compared, or never will be
+        self._first_words = threading.Event()
         process_exit.begin(lambda: progress()[0], abort_after)
 
     def ended(self, step: int, error: BaseException) -> None:
@@ -117,20 +150,40 @@ class RunHosts:
             resumed: Time at which this process was resumed last. While it was stopped, it could not hear the others.
         """
         self._now = perf_counter()
-        self._reached, self._ended_at = max(self._reached, resumed), max(self._ended_at, resumed)
+        self._reached, self._ended_at = (
+            max(self._reached, resumed),
+            max(self._ended_at, resumed),
+        )
         step = self._progress()[0]
         try:
             self._exchange(step, closing, resumed)
         except JaxRuntimeError as error:
             self._first_words.set()
-            if not closing and not self._warned and self._now - self._reached >= SILENT:
+            if (
+                not closing
+                and not self._warned
+                and self._now - self._reached >= SILENT
+            ):
                 self._warned = True
-                text = silent_text("process 0, which runs the coordinator,", self._now - self._reached)
-                log.warning("process %d is at step %d: %s (%s)", self._process, step, text, error)
+                text = silent_text(
+                    "process 0, which runs the coordinator,",
+                    self._now - self._reached,
+                )
+                log.warning(
+                    "process %d is at step %d: %s (%s)",
+                    self._process,
+                    step,
+                    text,
+                    error,
+                )
             self._delay = TICK
         else:
-            self._reached, self._warned = self._now, False
-            first = not self._first_words.is_set() and self._now - self._began < FIRST_WAIT
+            self._reached = self._now
+            self._warned = False
+            first = (
+                not self._first_words.is_set()
+                and self._now - self._began < FIRST_WAIT
+            )
             self._delay = min(_FIRST_TICKS[1] if first else TICK, 1.5 * self._delay)
         if not closing:
             self._end_if_due()
@@ -158,7 +211,9 @@ class RunHosts:
             return
         self._look_for_exits()
         if due and self._end is None:
-            for process, text in self._neighbours.check(step, self._now, resumed).items():
+            for process, text in self._neighbours.check(
+                step, self._now, resumed
+            ).items():
                 self._to_tell.append((f"about {process}", text, False))
             self._send()
 
@@ -171,7 +226,12 @@ class RunHosts:
     def _publish_status(self, closing: bool) -> None:
         step, stats = self._progress()
         self._count += 1
-        status = HostStatus(step, stats.waited / (stats.waited + stats.trained or 1.0), self._count, closing)
+        status = HostStatus(
+            step,
+            stats.waited / (stats.waited + stats.trained or 1.0),
+            self._count,
+            closing,
+        )
         self._keys.set(f"status/{self._process}/latest", json.dumps(status))
 
     def _compare(self) -> None:
@@ -182,15 +242,22 @@ class RunHosts:
         overdue = not self._late_named and self._now - self._began >= FIRST_WAIT
         if not self._leads and not overdue:
             return
-        records = {int(process): json.loads(text) for process, text in self._keys.list("records").items() if text}
+        records = {
+            int(process): json.loads(text)
+            for process, text in self._keys.list("records").items()
+            if text
+        }
         if self._leads and len(records) == len(self._processes):
             self._tell_verdict(difference(records))
         elif overdue:
             self._late_named = True
-            late = processes_text(sorted(set(self._processes) - set(records)) or [self._processes[0]])
+            late = processes_text(
+                sorted(set(self._processes) - set(records)) or [self._processes[0]]
+            )
             text = (
-                "%s: not there %g s after process %d has begun to iterate; it goes on, and compares their data with "
-                "its own when they come. All processes must iterate over the same loaders in the same order"
+                "%s: not there %g s after process %d has begun to iterate; it goes "
+                "on, and compares their data with its own when they come. All "
+                "processes must iterate over the same loaders in the same order"
             )
             log.warning(text, late, FIRST_WAIT, self._process)
 
@@ -223,28 +290,50 @@ class RunHosts:
     def _look_for_exits(self) -> None:
         """Notices processes that have exited after an error. The text is empty if it has not ended the program."""
         for name, text in self._store.list("exits").items():
-            if text and int(name) != self._process and int(name) in self._processes and self._end is None:
+            if (
+                text
+                and int(name) != self._process
+                and int(name) in self._processes
+                and self._end is None
+            ):
                 log.error("%s", text)
                 self._end_with(name, text)
             if self._end is not None and (text or self._end[0] == name):
-                self._limit = min(self._limit, self._now - self._ended_at + exit_limit(self._abort_after))
+                self._limit = min(
+                    self._limit,
+                    self._now - self._ended_at + exit_limit(self._abort_after),
+                )
 
     def _end_with(self, sender: str, text: str) -> None:
         """Ends this run in some seconds, because of another host."""
         if self._end is None:
-            self._end, self._ended_at = (sender, HostError(text)), self._now
-            self._grace = 0.0 if sender == _VERDICT else GRACE
-            self._limit = float("inf") if self._abort_after is None else max(self._abort_after, 2 * GRACE)
+            self._end = (sender, HostError(text))
+            self._ended_at = self._now
+            if sender == _VERDICT:
+                self._grace = 0.0
+            else:
+                self._grace = GRACE
+            if self._abort_after is None:
+                self._limit = float("inf")
+            else:
+                self._limit = max(self._abort_after, 2 * GRACE)
 
     def _end_if_due(self) -> None:
         if self._end is not None:
-            waited, error = self._now - self._ended_at, self._end[1]
+            waited = self._now - self._ended_at
+            error = self._end[1]
             if self.error is None and waited >= self._grace:
                 self.error = error
                 self._fail(error)
             if waited >= self._limit:
-                why = f"its training thread has not asked for a batch within {waited:.0f} s of this error"
-                text = "process %d ends without cleaning up: %s, so it waits for the other host: %s"
+                why = (
+                    "its training thread has not asked for a batch within "
+                    f"{waited:.0f} s of this error"
+                )
+                text = (
+                    "process %d ends without cleaning up: %s, so it waits for the "
+                    "other host: %s"
+                )
                 log.critical(text, self._process, why, error)
                 end_process()
         if self._compared or self.error is not None:
@@ -280,19 +369,27 @@ def run_hosts(
     processes = np.unique(grid_of(mesh).owners).tolist()
     if len(processes) == 1 or process not in processes:
         return None
-    options, record, found = pipeline.options, run_record(pipeline, order, shard, start), list[Record]()
+    options = pipeline.options
+    record = run_record(pipeline, order, shard, start)
+    found = list[Record]()
 
     def read() -> None:
         if options.streams is not None:  # whose rows are read once
             found.append(record)
             return
         rows = contents(pipeline.whole.dataset.reader, options.quarantine)
-        found.append(record | rows | rows_of_steps(pipeline.plan, options.quarantine, start))
+        found.append(
+            record | rows | rows_of_steps(pipeline.plan, options.quarantine, start)
+        )
 
     if options.num_workers > 1 or options.worker_type == "process":
         # Storage may hang, and a stalled batch is to be told meanwhile.
-        threading.Thread(target=Caller().run, args=(read,), name="loadax-contents", daemon=True).start()
+        threading.Thread(
+            target=Caller().run, args=(read,), name="loadax-contents", daemon=True
+        ).start()
     else:
         read()  # the source may be one that can't be read on another thread meanwhile
     keys = runs.next_keys(store, processes)
-    return RunHosts(store, keys, process, processes, found, progress, fail, options.abort_after)
+    return RunHosts(
+        store, keys, process, processes, found, progress, fail, options.abort_after
+    )

@@ -22,13 +22,16 @@ from loadax.sharding.key_value import key_value_store
 GRACE = 5.0
 # Seconds between two looks of the other hosts.
 TICK = 2.0
-_LONGEST = 60.0  # seconds to the end of those that wait for a process that has ended, whatever `abort_after` is
+# seconds to the end of those that wait for a process that has ended, whatever `abort_after` is
+_LONGEST = 60.0
 _UNANSWERED = 2.0  # seconds to wait for a coordinator that does not answer
 
 
 def exit_limit(abort_after: float | None) -> float:
     """Seconds from the exit of a process to the end of those that wait for it."""
-    return _LONGEST if abort_after is None else min(_LONGEST, max(abort_after, 2 * GRACE))
+    if abort_after is None:
+        return _LONGEST
+    return min(_LONGEST, max(abort_after, 2 * GRACE))
 
 
 def end_process() -> None:
@@ -40,10 +43,12 @@ def end_process() -> None:
 
 def ended_text(process: int, step: int, error: BaseException) -> str:
     """The sentence about a process that ends with an error."""
-    words = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    words = "; ".join(
+        [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    )
     return (
-        f"process {process} ended before step {step} with {words}. The others can't go on without it: start "
-        "all processes again from the last saved state"
+        f"process {process} ended before step {step} with {words}. The others can't "
+        "go on without it: start all processes again from the last saved state"
     )
 
 
@@ -54,7 +59,8 @@ class ProcessExit:
     def __init__(self) -> None:
         self._step: Callable[[], int] = lambda: 0  # of the latest run
         self._latest_limit = _LONGEST
-        self._limit: float | None = None  # seconds that JAX's shutdown may take; None: as long as it likes
+        # seconds that JAX's shutdown may take; None: as long as it likes
+        self._limit: float | None = None
         self._failed = False
         # JAX has registered its shutdown before, so it is called after this.
         atexit.register(self._limit_shutdown)
@@ -66,7 +72,8 @@ class ProcessExit:
             step: Function that returns the next step.
             abort_after: Limit of waiting for a batch, in seconds. None: unlimited.
         """
-        self._step, self._latest_limit = step, exit_limit(abort_after)
+        self._step = step
+        self._latest_limit = exit_limit(abort_after)
         atexit.unregister(self._tell)
         atexit.register(self._tell)
 
@@ -75,20 +82,33 @@ class ProcessExit:
         self._failed = True
 
     def _tell(self) -> None:
-        error = getattr(sys, "last_value", None)  # Python sets it to the exception that ends the program
-        process, store = this_process().index, key_value_store(_UNANSWERED)
+        # Python sets it to the exception that ends the program
+        error = getattr(sys, "last_value", None)
+        process = this_process().index
+        store = key_value_store(_UNANSWERED)
         if store is None:
             return
-        self._limit = None if error is None else self._latest_limit
-        text = "" if error is None or isinstance(error, HostError) else ended_text(process, self._step(), error)
+        if error is None:
+            self._limit = None
+        else:
+            self._limit = self._latest_limit
+        if error is None or isinstance(error, HostError):
+            text = ""
+        else:
+            text = ended_text(process, self._step(), error)
         if not text and not self._failed:
             return
         try:
             store.set(f"exits/{process}", text)
         except JaxRuntimeError:
-            self._limit = None if error is None else _UNANSWERED  # JAX's shutdown gets no answer either
+            # JAX's shutdown gets no answer either
+            if error is None:
+                self._limit = None
+            else:
+                self._limit = _UNANSWERED
         else:
-            time.sleep(1.5 * TICK if process == 0 else 0)  # the others hear of it from the coordinator, which ends too
+            # the others hear of it from the coordinator, which ends too
+            time.sleep(1.5 * TICK if process == 0 else 0)
 
     def _limit_shutdown(self) -> None:
         if self._limit is not None:
@@ -97,7 +117,11 @@ class ProcessExit:
             timer.start()
 
     def _end(self) -> None:
-        log.critical("this process has failed and ends: others have not come to JAX's shutdown for %g s", self._limit)
+        log.critical(
+            "this process has failed and ends: others have not come to JAX's "
+            "shutdown for %g s",
+            self._limit,
+        )
         end_process()
 
 

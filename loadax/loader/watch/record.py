@@ -38,7 +38,9 @@ _ENDLESS = 1000  # steps of an endless run among which one is compared
 _REMEDY = "start all processes with the same versions, files, arguments and state"
 
 
-def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, start: int) -> dict[str, Any]:
+def run_record(
+    pipeline: BatchPipeline, order: OrderHash, shard: HostShard, start: int
+) -> dict[str, Any]:
     """The record of a run, without contents.
 
     Args:
@@ -47,10 +49,14 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
         shard: This process's shard of the first batch.
         start: Step at which the run starts.
     """
-    plan, options = pipeline.plan, pipeline.options
+    plan = pipeline.plan
+    options = pipeline.options
     dataset = pipeline.whole.dataset
     mesh = shard.mesh
-    devices = [] if isinstance(mesh, PlannedMesh) else [int(device.id) for device in mesh.devices.flat]
+    if isinstance(mesh, PlannedMesh):
+        devices = []
+    else:
+        devices = [int(device.id) for device in mesh.devices.flat]
     return {
         "version of loadax": version.__version__,
         "version of numpy": np.__version__,
@@ -59,13 +65,22 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
         "dataset": [*texts_of(order, 0, 0), hash_of(dataset.order_facts)],
         "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
-        "leaves of a batch": [f"{_leaves(form.host_batch)}{_from(step)}" for step, form in pipeline.forms],
+        "leaves of a batch": [
+            f"{_leaves(form.host_batch)}{_from(step)}"
+            for step, form in pipeline.forms
+        ],
         "partition": [
             f"{leaf.path or 'the only leaf'}: {spec}"
-            for leaf, spec in zip(shard.batch.leaves, shard.specs, strict=shard.specs != ())
+            for leaf, spec in zip(
+                shard.batch.leaves, shard.specs, strict=shard.specs != ()
+            )
         ],
-        "device_map": [] if pipeline.device_map is None else pipeline.device_map.on(shard).described,
-        "mesh": [str(axis_sizes(mesh)), f"devices {hash_of(devices)}"] if shard.specs else [],
+        "device_map": []
+        if pipeline.device_map is None
+        else pipeline.device_map.on(shard).described,
+        "mesh": [str(axis_sizes(mesh)), f"devices {hash_of(devices)}"]
+        if shard.specs
+        else [],
         "microbatches": options.microbatches,
         "key_seed": options.key_seed,
         "number of steps": plan.num_steps,
@@ -76,7 +91,9 @@ def run_record(pipeline: BatchPipeline, order: OrderHash, shard: HostShard, star
 
 def sampled_rows(num_rows: int) -> list[int]:
     """The last row, since a short copy lacks that, and one or two others."""
-    others = np.asarray(seeds.derive(0, "contents", 0, np.arange(1, 3)), np.uint64) % np.uint64(num_rows)
+    others = np.asarray(
+        seeds.derive(0, "contents", 0, np.arange(1, 3)), np.uint64
+    ) % np.uint64(num_rows)
     return sorted({*others.tolist(), num_rows - 1})
 
 
@@ -98,7 +115,10 @@ def contents(reader: Reader, quarantine: Integers) -> dict[str, list[str]]:
             files = [location.file for location in reader.source.locate(row)[:1]]
         except Exception:  # noqa: BLE001, S112 - whoever trains on this row will hear of it
             continue
-        digests[f"{FIELD}{row}"] = [_digest(read.items[0] if isinstance(read, Examples) else read), *map(redact, files)]
+        digests[f"{FIELD}{row}"] = [
+            _digest(read.items[0] if isinstance(read, Examples) else read),
+            *map(redact, files),
+        ]
     return digests
 
 
@@ -116,15 +136,23 @@ def rows_of_steps(plan: Steps, quarantine: Integers, start: int) -> dict[str, st
             visits = without(plan.visits(step), quarantine)
         except Exception:  # noqa: BLE001, S112 - such as of a cost function: whoever reads the step will hear of it
             continue
-        arranged = "" if plan.of(step).costs is None else ", which balance= arranges"
+        if plan.of(step).costs is None:
+            arranged = ""
+        else:
+            arranged = ", which balance= arranges"
         compared: Any = [*visits]
-        rows[f"rows of step {step}{arranged}"] = f"{some(visits.rows, 4)} ({fingerprint(compared).digest})"
+        rows[f"rows of step {step}{arranged}"] = (
+            f"{some(visits.rows, 4)} ({fingerprint(compared).digest})"
+        )
     return rows
 
 
 def sampled_steps(start: int, num_steps: int | None) -> list[int]:
     """The first step of a run, and a later one."""
-    end = start + _ENDLESS if num_steps is None else num_steps
+    if num_steps is None:
+        end = start + _ENDLESS
+    else:
+        end = num_steps
     later = start + seeds.derive(0, "steps", start) % max(1, end - start)
     return sorted({step for step in (start, max(later, start + 1)) if step < end})
 
@@ -134,7 +162,10 @@ def _digest(tree: Any) -> str:
     values: Any = [*structure.paths]
     for array in map(np.asarray, leaves):
         # Of other objects the type: their text may have their address, or a folder of this host.
-        plain = (value if isinstance(value, _PLAIN) else type(value).__name__ for value in array.flat)
+        plain = (
+            value if isinstance(value, _PLAIN) else type(value).__name__
+            for value in array.flat
+        )
         values.append(list(plain) if array.dtype.hasobject else array)
     return fingerprint(values).digest
 
@@ -147,12 +178,19 @@ def difference(records: Mapping[int, Record]) -> str | None:
     Args:
         records: Records by process.
     """
-    differing: dict[str, list[list[int]]] = {}  # groups of processes with equal values, by field
-    for field in dict.fromkeys(field for record in records.values() for field in record):
+    # groups of processes with equal values, by field
+    differing: dict[str, list[list[int]]] = {}
+    for field in dict.fromkeys(
+        field for record in records.values() for field in record
+    ):
         groups: dict[str, list[int]] = {}
         for process, record in sorted(records.items()):
-            if field in record:  # of a row the digest, since each host may have its files elsewhere
-                compared = record[field][0] if field.startswith(FIELD) else record[field]
+            # of a row the digest, since each host may have its files elsewhere
+            if field in record:
+                if field.startswith(FIELD):
+                    compared = record[field][0]
+                else:
+                    compared = record[field]
                 groups.setdefault(json.dumps(compared), []).append(process)
         if len(groups) > 1:
             differing[field] = sorted(groups.values(), key=len)
@@ -160,9 +198,17 @@ def difference(records: Mapping[int, Record]) -> str | None:
         return None
     (field, present), *others = differing.items()
     values = [records[processes[0]][field] for processes in present]
-    texts = map(" of ".join, values) if field.startswith(FIELD) else _differing(values)
-    shown = "; ".join(f"{text} on {processes_text(group)}" for text, group in zip(texts, present, strict=True))
-    also = f" (also in: {', '.join(name for name, _ in others)})" if others else ""
+    texts = (
+        map(" of ".join, values) if field.startswith(FIELD) else _differing(values)
+    )
+    shown = "; ".join(
+        f"{text} on {processes_text(group)}"
+        for text, group in zip(texts, present, strict=True)
+    )
+    if others:
+        also = f" (also in: {', '.join(name for name, _ in others)})"
+    else:
+        also = ""
     return f"hosts differ in {field}: {shown}{also}; {_REMEDY}"
 
 
@@ -173,19 +219,31 @@ def processes_text(processes: list[int]) -> str:
         return f"process {last}"
     if len(first) < _SHOWN:
         return f"processes {', '.join(map(str, first))} and {last}"
-    return f"processes {', '.join(map(str, first[:_SHOWN]))} and {len(processes) - _SHOWN} more"
+    return (
+        f"processes {', '.join(map(str, first[:_SHOWN]))} and "
+        f"{len(processes) - _SHOWN} more"
+    )
 
 
 def _differing(values: list[Any]) -> list[str]:
     """The values as text; of lists, the first entry that is not the same everywhere."""
     if not isinstance(values[0], list):
         return list(map(str, values))
-    return next(list(map(str, entries)) for entries in zip_longest(*values, fillvalue="none") if len(set(entries)) > 1)
+    return next(
+        list(map(str, entries))
+        for entries in zip_longest(*values, fillvalue="none")
+        if len(set(entries)) > 1
+    )
 
 
 def _from(step: int) -> str:
-    return f" from step {step} on" if step else ""
+    if step:
+        return f" from step {step} on"
+    return ""
 
 
 def _leaves(batch: BatchSpec) -> str:
-    return ", ".join(f"{leaf.path or 'batch'} {leaf.dtype}{list(leaf.spec.shape)}" for leaf in batch.leaves)
+    return ", ".join(
+        f"{leaf.path or 'batch'} {leaf.dtype}{list(leaf.spec.shape)}"
+        for leaf in batch.leaves
+    )

@@ -19,15 +19,22 @@ class StallCheck:
     """
 
     def __init__(self, stall_after: float | None, abort_after: float | None):
-        self._stall_after = float("inf") if stall_after is None else stall_after
-        self._abort_after = float("inf") if abort_after is None else abort_after
+        if stall_after is None:
+            self._stall_after = float("inf")
+        else:
+            self._stall_after = stall_after
+        if abort_after is None:
+            self._abort_after = float("inf")
+        else:
+            self._abort_after = abort_after
         # The present scheduler.
         self.scheduler: PrefetchScheduler | None = None
         # The present agreement on the end of streams.
         self.agreement: Agreement | None = None
         # The other hosts, who are told too.
         self.hosts: OtherHosts | None = None
-        self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))  # the one that was looked at last
+        # the one that was looked at last
+        self._wait = Patience(self._stall_after, self._abort_after, float("-inf"))
 
     @property
     def needed(self) -> bool:
@@ -42,7 +49,10 @@ class StallCheck:
             resumed: Time at which this process was resumed last. While it was stopped, no batch could come.
         """
         scheduler = self.scheduler
-        began = None if closing else self._waiting_since()
+        if closing:
+            began = None
+        else:
+            began = self._waiting_since()
         if scheduler is None or began is None:
             return min(self._stall_after, self._abort_after)
         since = max(began, resumed)
@@ -52,7 +62,12 @@ class StallCheck:
             text = self._text(scheduler)
             if self._waiting_since() != began:
                 return 0.0  # the batch has come while the stacks were read
-            scheduler.abort(StallError(f"{text}\nabort_after={self._abort_after:g}: pass a higher one to wait longer"))
+            scheduler.abort(
+                StallError(
+                    f"{text}\nabort_after={self._abort_after:g}: pass a higher one "
+                    "to wait longer"
+                )
+            )
             return self._abort_after
         if self._wait.due():
             text = self._text(scheduler)
@@ -67,12 +82,23 @@ class StallCheck:
             self.scheduler.abort(error)
 
     def _waiting_since(self) -> float | None:
-        others = None if self.agreement is None else self.agreement.waiting
-        return others[0] if others else None if self.scheduler is None else self.scheduler.waiting_since()
+        if self.agreement is None:
+            others = None
+        else:
+            others = self.agreement.waiting
+        if others:
+            return others[0]
+        if self.scheduler is None:
+            return None
+        return self.scheduler.waiting_since()
 
     def _text(self, scheduler: PrefetchScheduler) -> str:
         step, text = scheduler.waiting_for()
         if self.agreement is not None and (others := self.agreement.waiting):
-            step, text = others[1], self.agreement.waiting_text(others[1])
-        host = "" if self.hosts is None else self.hosts.name
+            step = others[1]
+            text = self.agreement.waiting_text(others[1])
+        if self.hosts is None:
+            host = ""
+        else:
+            host = self.hosts.name
         return f"{host}step {step} has not come for {self._wait.waited:.0f} s: {text}"

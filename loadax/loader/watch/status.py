@@ -35,14 +35,20 @@ def slowest_text(told: Mapping[str, str]) -> str:
     Args:
         told: Latest status of each process, as JSON, by its key.
     """
-    hosts = {key.partition("/")[0]: HostStatus(*json.loads(text)) for key, text in told.items()}
+    hosts = {
+        key.partition("/")[0]: HostStatus(*json.loads(text))
+        for key, text in told.items()
+    }
     if len(hosts) < 2:
         return "no other host has told of its run yet"
-    *others, (process, slowest) = sorted(hosts.items(), key=lambda host: (host[1].waited, -int(host[0])))
+    *others, (process, slowest) = sorted(
+        hosts.items(), key=lambda host: (host[1].waited, -int(host[0]))
+    )
     late = max(status.step for status in hosts.values()) - slowest.step
     return (
-        f"of {len(hosts)} hosts, process {process} waits longest: {percent_text(slowest.waited)} of the time, the "
-        f"others at most {percent_text(others[-1][1].waited)}; it is at step {slowest.step}"
+        f"of {len(hosts)} hosts, process {process} waits longest: "
+        f"{percent_text(slowest.waited)} of the time, the others at most "
+        f"{percent_text(others[-1][1].waited)}; it is at step {slowest.step}"
         + (f", {late} steps behind the first" if late > 1 else "")
     )
 
@@ -61,9 +67,11 @@ class Neighbours:
 
     def __init__(self, keys: KeyValueStore, process: int, processes: Sequence[int]):
         own = processes.index(process)
-        self._keys, self._process = keys, process
+        self._keys = keys
+        self._process = process
         self._before = [*processes[own + 1 :], *processes[:own]][: -_MOST - 1 : -1]
-        self._heard: dict[int, tuple[str, float]] = {}  # latest status, and since when it is that
+        # latest status, and since when it is that
+        self._heard: dict[int, tuple[str, float]] = {}
         self._told: set[int] = set()
 
     def check(self, step: int, now: float, resumed: float) -> Mapping[int, str]:
@@ -74,25 +82,32 @@ class Neighbours:
             now: Present time, in seconds.
             resumed: Time at which this process was resumed last.
         """
-        found, here = {}, f"process {self._process} is at step {step}"
+        found = {}
+        here = f"process {self._process} is at step {step}"
         for process in self._before:
-            text = self._keys.list(f"status/{process}").get("latest")  # alone: there may be thousands
+            # alone: there may be thousands
+            text = self._keys.list(f"status/{process}").get("latest")
             if text is None:
                 continue  # it has not begun
             if process not in self._heard or self._heard[process][0] != text:
                 self._heard[process] = text, now
                 self._told.discard(process)
-            status, silent = HostStatus(*json.loads(text)), now - max(self._heard[process][1], resumed)
+            status = HostStatus(*json.loads(text))
+            silent = now - max(self._heard[process][1], resumed)
             if not status.closed and silent < SILENT:
                 break
             if process in self._told or (status.closed and status.step >= step):
                 continue
             self._told.add(process)
-            found[process] = f"{silent_text(f'process {process}', silent)}; it last reported step {status.step}; {here}"
+            found[process] = (
+                f"{silent_text(f'process {process}', silent)}; it last reported step "
+                f"{status.step}; {here}"
+            )
             if status.closed:
                 found[process] = (
-                    f"process {process} closed its iterator at step {status.step}, and {here}: it can't go on without "
-                    "the other; leave the loop at the same step on all processes"
+                    f"process {process} closed its iterator at step {status.step}, "
+                    f"and {here}: it can't go on without the other; leave the loop "
+                    "at the same step on all processes"
                 )
         return found
 
@@ -100,6 +115,6 @@ class Neighbours:
 def silent_text(who: str, seconds: float) -> str:
     """A clause about a host that does not report."""
     return (
-        f"{who} has been silent for {seconds:.0f} s: killed, stopped, cut off, or in code that does not release the "
-        "GIL; look there first, the others wait for it"
+        f"{who} has been silent for {seconds:.0f} s: killed, stopped, cut off, or in "
+        "code that does not release the GIL; look there first, the others wait for it"
     )

@@ -14,11 +14,16 @@ from loadax.loader.watch.process_exit import process_exit
 from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import grid_of
 
-_LIMIT = 1.0  # seconds of waiting for the coordinator, after which limits of waiting are looked at
+# seconds of waiting for the coordinator, after which limits of waiting are looked at
+_LIMIT = 1.0
 
 
 def agree_on_end(
-    rule: EndRule, share: ShardSpec | None, mesh: Mesh | None, abort_after: float | None, step: Callable[[], int]
+    rule: EndRule,
+    share: ShardSpec | None,
+    mesh: Mesh | None,
+    abort_after: float | None,
+    step: Callable[[], int],
 ) -> Agreement | None:
     """The agreement of the processes that read parts of the batches; None if this one is alone.
 
@@ -33,15 +38,21 @@ def agree_on_end(
     if store is None:
         if share is not None and share.count > 1:
             warn_user(
-                f"shard_index={share.index}, shard_count={share.count}: the lanes of this stream end, "
-                "and this process is not part of a jax.distributed run, so it can't know when those of the others do: "
-                "they may end at other steps; pass num_epochs=None, and stop all at the same step"
+                f"shard_index={share.index}, shard_count={share.count}: the lanes of "
+                "this stream end, and this process is not part of a jax.distributed "
+                "run, so it can't know when those of the others do: they may end at "
+                "other steps; pass num_epochs=None, and stop all at the same step"
             )
         return None
-    process, everyone = this_process().index, range(this_process().count)
-    owners = everyone if mesh is None else np.unique(grid_of(mesh).owners).tolist()
+    process = this_process().index
+    everyone = range(this_process().count)
+    if mesh is None:
+        owners = everyone
+    else:
+        owners = np.unique(grid_of(mesh).owners).tolist()
     if list(owners) == [process] and share is not None:
-        owners = everyone  # every process has a mesh of its own, and a part of each batch
+        # every process has a mesh of its own, and a part of each batch
+        owners = everyone
     if len(owners) == 1:
         return None
     process_exit.begin(step, abort_after)

@@ -16,7 +16,8 @@ from loadax.core.log import log
 Check: TypeAlias = Callable[[bool, float], float]
 
 _NAP = 0.5  # longest sleep, in seconds
-_LATE = 2.0  # seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
+# seconds by which a sleep ends late if the process was stopped, or some code has held the GIL
+_LATE = 2.0
 _CLOSE_TIMEOUT = 1.0  # seconds that closing waits for the last checks
 
 
@@ -32,17 +33,27 @@ class RunWatch:
 
     def __init__(self, checks: Sequence[Check]):
         self._process = os.getpid()
-        self._wakes: dict[Check, SimpleQueue[None]] = {check: SimpleQueue() for check in checks}
+        self._wakes: dict[Check, SimpleQueue[None]] = {
+            check: SimpleQueue() for check in checks
+        }
         self._threads: dict[Check, threading.Thread] = {}
         self._closed = False
-        self._lock = threading.RLock()  # reentrant: garbage collection may close this watch while it starts
+        # reentrant: garbage collection may close this watch while it starts
+        self._lock = threading.RLock()
 
     def start(self) -> None:
         """Starts the threads, unless they run or are closed already."""
         with self._lock:  # several threads may share the iterator
             for check, wake in self._wakes.items():
-                if not self._closed and (check not in self._threads or self._threads[check].ident is None):
-                    thread = threading.Thread(target=self._run, args=(check, wake), name="loadax-watch", daemon=True)
+                if not self._closed and (
+                    check not in self._threads or self._threads[check].ident is None
+                ):
+                    thread = threading.Thread(
+                        target=self._run,
+                        args=(check, wake),
+                        name="loadax-watch",
+                        daemon=True,
+                    )
                     # Before it runs: a Ctrl-C may come as soon as it does, and the next call would start another one.
                     self._threads[check] = thread
                     thread.start()
@@ -50,14 +61,20 @@ class RunWatch:
     def close(self) -> None:
         """Has all checks called for the last time, and waits briefly for them. Idempotent."""
         if os.getpid() != self._process:
-            return  # a fork does not have the threads, and may have a copy of a lock that is held
+            # a fork does not have the threads, and may have a copy of a lock that is held
+            return
         with self._lock:
             self._closed = True
-            threads = [thread for thread in self._threads.values() if thread.ident is not None]
+            threads = [
+                thread
+                for thread in self._threads.values()
+                if thread.ident is not None
+            ]
         self.wake()
         if threading.current_thread() not in threads:
             for thread in threads:
-                with suppress(RuntimeError):  # a Ctrl-C during `start` can leave a thread that never begins
+                # a Ctrl-C during `start` can leave a thread that never begins
+                with suppress(RuntimeError):
                     thread.join(_CLOSE_TIMEOUT)
 
     def wake(self) -> None:
@@ -66,9 +83,12 @@ class RunWatch:
             wake.put(None)  # also from garbage collection, so without a lock
 
     def _run(self, check: Check, wake: "SimpleQueue[None]") -> None:
-        closing, resumed, due = False, float("-inf"), float("-inf")
+        closing = False
+        resumed = float("-inf")
+        due = float("-inf")
         while not closing:
-            closing, began = self._closed, perf_counter()
+            closing = self._closed
+            began = perf_counter()
             if not closing and began < due:
                 with suppress(Empty):
                     wake.get(timeout=min(due - began, _NAP))
@@ -79,6 +99,10 @@ class RunWatch:
             try:
                 due = check(closing, resumed) + perf_counter()
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end the run
-                log.exception("one of the checks of this run has failed and is not called again; the run goes on")
+                log.exception(
+                    "one of the checks of this run has failed and is not called "
+                    "again; the run goes on"
+                )
                 break
-        wake.put(None)  # for a second thread, if a Ctrl-C came while the first one began
+        # for a second thread, if a Ctrl-C came while the first one began
+        wake.put(None)

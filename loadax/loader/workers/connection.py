@@ -17,7 +17,8 @@ class Connection:
     """
 
     def __init__(self, end: socket.socket):
-        end.setblocking(True)  # else the end follows socket.setdefaulttimeout, and reads fail instead of waiting
+        # else the end follows socket.setdefaulttimeout, and reads fail instead of waiting
+        end.setblocking(True)
         self._socket = end
         self._messages = connection.Connection(os.dup(end.fileno()))
 
@@ -27,7 +28,9 @@ class Connection:
         Raises:
             OSError: If the other end is gone.
         """
-        self._messages.send_bytes(pickle.dumps((message, len(descriptors)), protocol=5))
+        self._messages.send_bytes(
+            pickle.dumps((message, len(descriptors)), protocol=5)
+        )
         if descriptors:
             socket.send_fds(self._socket, [b"."], descriptors)
 
@@ -39,10 +42,15 @@ class Connection:
         """
         try:
             received = self._messages.recv_bytes()
-        except (OSError, TypeError) as error:  # in the middle of a message; or closed by another thread meanwhile
+        except (
+            OSError,
+            TypeError,
+        ) as error:  # in the middle of a message; or closed by another thread meanwhile
             raise EOFError from error
         message, count = pickle.loads(received)  # noqa: S301 - both ends are loadax, and private
-        return message, list(socket.recv_fds(self._socket, 1, count)[1]) if count else []
+        return message, list(
+            socket.recv_fds(self._socket, 1, count)[1]
+        ) if count else []
 
     def shutdown(self) -> None:
         """Shuts the connection down, which wakes up threads that wait at either end. Thread-safe."""

@@ -33,8 +33,13 @@ _NO_ACCELERATORS = {
     "ROCR_VISIBLE_DEVICES": "-1",
 }
 # By default, numerical libraries would start a thread per core in every worker.
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD), "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD)}
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+_KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
+    "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD),
+}
 
 _STDERR = 2
 
@@ -68,11 +73,14 @@ class WorkerHandle:
             self._process, ours, self._stacks = _spawn(python)
         except OSError as error:
             raise WorkerError(
-                f"worker_type='process': can't start {python}: {error}; use fewer workers, or 'thread'"
+                f"worker_type='process': can't start {python}: {error}; use fewer "
+                "workers, or 'thread'"
             ) from error
         self._connection = Connection(ours)
         # Jobs that the process has loaded, by number, and what it has unpickled for them
-        self._jobs: weakref.WeakValueDictionary[int, Job] = weakref.WeakValueDictionary()
+        self._jobs: weakref.WeakValueDictionary[int, Job] = (
+            weakref.WeakValueDictionary()
+        )
         self._shared_reader: weakref.ref[SharedReader] | None = None
         self._has_loaded_job = False
         # Number of unanswered requests, including those about to be sent; counted by `ProcessPool`.
@@ -93,7 +101,11 @@ class WorkerHandle:
         try:
             with self._send_lock:
                 before = self._last_request
-                if before.over.is_set() and not before.lost and self._process.poll() is not None:
+                if (
+                    before.over.is_set()
+                    and not before.lost
+                    and self._process.poll() is not None
+                ):
                     before.lost = True  # for other threads that use this worker
                     raise LostError("idle" if self._has_loaded_job else "starting")
                 self._last_request = sent
@@ -107,13 +119,21 @@ class WorkerHandle:
             sent.lost = True
             # If the worker died before this request was its turn, this request did not kill it.
             before.over.wait()
-            raise LostError("before" if before.lost else "at work" if self._has_loaded_job else "starting") from None
+            raise LostError(
+                "before"
+                if before.lost
+                else "at work"
+                if self._has_loaded_job
+                else "starting"
+            ) from None
         finally:
             sent.over.set()
         if isinstance(answer, RemoteError):
             raise unwrap(answer, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
-        return answer._replace(timing=Timing(*answer.timing)._replace(worker=self._process.pid))
+        return answer._replace(
+            timing=Timing(*answer.timing)._replace(worker=self._process.pid)
+        )
 
     def preload(self, job: Job) -> None:
         """Loads a job before there is a piece to read. If the process has died, the first `run` raises.
@@ -125,22 +145,32 @@ class WorkerHandle:
             self._load(job)
 
     def _load(self, job: Job) -> None:
-        has_reader = self._shared_reader is not None and self._shared_reader() is job.shared_reader
+        has_reader = (
+            self._shared_reader is not None
+            and self._shared_reader() is job.shared_reader
+        )
         self._shared_reader = None
         if not has_reader:
             self._jobs.clear()
         job.load(self._connection, has_reader, tuple(self._jobs))
         self._jobs[job.number] = job
-        self._shared_reader, self._has_loaded_job = weakref.ref(job.shared_reader), True
+        self._shared_reader = weakref.ref(job.shared_reader)
+        self._has_loaded_job = True
 
     def text(self) -> str:
         """The process, whether it is stopped, and its Python stack."""
         process = self._process.pid
         state = state_of(process)
         if state in ("T", "t"):
-            return f"worker process {process}, which is stopped (SIGSTOP; kill -CONT {process} continues it)"
+            return (
+                f"worker process {process}, which is stopped (SIGSTOP; kill -CONT "
+                f"{process} continues it)"
+            )
         # Before it has loaded a job, it may not be ready for the signal.
-        stack = self._stacks.read(process) if self._has_loaded_job else ""
+        if self._has_loaded_job:
+            stack = self._stacks.read(process)
+        else:
+            stack = ""
         return f"worker process {process}{STATES.get(state, '')}{stack}"
 
     def stop(self) -> None:
@@ -162,11 +192,16 @@ class WorkerHandle:
             self._stacks.close()
         if code >= 0:
             return f"({self._process.pid}) ended with exit code {code}"
-        killed = " (SIGKILL: often the OOM killer, when memory is short)" if code == -9 else ""
+        if code == -9:
+            killed = " (SIGKILL: often the OOM killer, when memory is short)"
+        else:
+            killed = ""
         return f"({self._process.pid}) was killed by signal {-code}{killed}"
 
 
-def _spawn(python: str) -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
+def _spawn(
+    python: str,
+) -> tuple[subprocess.Popen[bytes], socket.socket, WorkerStacks]:
     """Starts a process; returns it with this end of the connection, and the file for its stacks."""
     _open_standard_descriptors()
     ours, theirs = socket.socketpair()
@@ -178,7 +213,10 @@ def _spawn(python: str) -> tuple[subprocess.Popen[bytes], socket.socket, WorkerS
         command = [python, "-P", "-m", "loadax.loader.workers.main", *arguments]
         with _no_interrupts():
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own module
-                command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=descriptors
+                command,
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                pass_fds=descriptors,
             )
         unless_started.pop_all()
     return process, ours, stacks
@@ -204,5 +242,14 @@ def _open_standard_descriptors() -> None:
 
 def _environment() -> dict[str, str]:
     # The import path of this process, including its own changes. An empty entry is the current folder.
-    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str))
-    return {**_ONE_THREAD, **_KEEP_FREED_MEMORY, **os.environ, **_NO_ACCELERATORS, **mark(), "PYTHONPATH": path}
+    path = os.pathsep.join(
+        folder or str(Path.cwd()) for folder in sys.path if isinstance(folder, str)
+    )
+    return {
+        **_ONE_THREAD,
+        **_KEEP_FREED_MEMORY,
+        **os.environ,
+        **_NO_ACCELERATORS,
+        **mark(),
+        "PYTHONPATH": path,
+    }

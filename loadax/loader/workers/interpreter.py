@@ -14,10 +14,12 @@ from loadax.errors import WorkerError
 
 # Set in worker processes, until they serve: with it, a program knows that it is a copy.
 _MARK = "LOADAX_WORKER_OF"
-_PYTHON = re.compile(r"\.?(python|pypy|graalpy|hython|mayapy|pvpython)", re.IGNORECASE)
+_PYTHON = re.compile(
+    r"\.?(python|pypy|graalpy|hython|mayapy|pvpython)", re.IGNORECASE
+)
 _REMEDY = (
-    "use worker_type='thread', or name a Python that can import loadax and the data's modules: "
-    "multiprocessing.set_executable('/usr/bin/python3')"
+    "use worker_type='thread', or name a Python that can import loadax and the "
+    "data's modules: multiprocessing.set_executable('/usr/bin/python3')"
 )
 
 
@@ -29,21 +31,28 @@ def interpreter() -> str:
     """
     if _MARK in os.environ:
         raise WorkerError(
-            f"worker_type='process': this program was started as a worker process of process {os.environ[_MARK]}, and "
-            f"runs from the top instead, so it would start itself again and again; {_REMEDY}"
+            "worker_type='process': this program was started as a worker process of "
+            f"process {os.environ[_MARK]}, and runs from the top instead, so it "
+            f"would start itself again and again; {_REMEDY}"
         )
     given = get_executable()
-    path = os.fsdecode(given) if given else sys.executable
+    if given:
+        path = os.fsdecode(given)
+    else:
+        path = sys.executable
     if not path:
         raise WorkerError(
-            "worker_type='process': no interpreter to start (sys.executable is empty); use worker_type='thread'"
+            "worker_type='process': no interpreter to start (sys.executable is "
+            "empty); use worker_type='thread'"
         )
     is_own = path == sys.executable
     names = Path(path).name, Path(path).resolve().name
-    if is_own and (getattr(sys, "frozen", False) or not any(map(_PYTHON.match, names))):
+    if is_own and (
+        getattr(sys, "frozen", False) or not any(map(_PYTHON.match, names))
+    ):
         raise WorkerError(
-            f"worker_type='process': sys.executable is {path}, a frozen program or one that embeds Python, which would "
-            f"start itself again; {_REMEDY}"
+            f"worker_type='process': sys.executable is {path}, a frozen program or "
+            f"one that embeds Python, which would start itself again; {_REMEDY}"
         )
     return path
 

@@ -26,17 +26,20 @@ from loadax.work.pickling import snapshot
 from loadax.work.remote_errors import RemoteError, unwrap
 
 _NUMBERS = count()  # of jobs
-_MAX_MODULES_BY_VALUE = 64  # modules to send by value; if a worker lacks more, something else is wrong
+# modules to send by value; if a worker lacks more, something else is wrong
+_MAX_MODULES_BY_VALUE = 64
 _OR_THREADS = (
-    "make it picklable: open files and connections on first use, and make the Dataloader before reading from the data, "
-    "or reopen them in __setstate__; or use worker_type='thread'"
+    "make it picklable: open files and connections on first use, and make the "
+    "Dataloader before reading from the data, or reopen them in __setstate__; or use "
+    "worker_type='thread'"
 )
 
 
 def remember_unread(reader: Reader) -> None:
     """Keeps copies of users' objects for worker processes, before any is read from, which may open files."""
     for item in user_objects(reader):
-        if not isinstance(item.value, list | tuple):  # which may be large, and open nothing
+        # which may be large, and open nothing
+        if not isinstance(item.value, list | tuple):
             item.unread = item.unread or snapshot(item.value)
 
 
@@ -55,13 +58,16 @@ class SharedReader:
         self.readers = readers
         self._lock = threading.Lock()
         self._by_value: list[str] = []
-        self._descriptors: list[int] = []  # of all payloads: a worker may be about to open an old one
+        # of all payloads: a worker may be about to open an old one
+        self._descriptors: list[int] = []
         weakref.finalize(self, _close, self._descriptors)
         self.payload = self._pack()
 
     def index(self, reader: Reader) -> int:
         """Index of one of the readers."""
-        return next(index for index, known in enumerate(self.readers) if known is reader)
+        return next(
+            index for index, known in enumerate(self.readers) if known is reader
+        )
 
     def send_by_value(self, module: str, sent: PickledPayload) -> None:
         """Pickles functions and classes of a module by value from now on.
@@ -71,11 +77,12 @@ class SharedReader:
         """
         with self._lock:
             if self.payload is not sent:
-                return  # the payload has changed for another worker: try that one first
+                # the payload has changed for another worker: try that one first
+                return
             if module in self._by_value or module not in sys.modules:
                 raise WorkerError(
-                    f"a worker process can't import {module!r}, which the data or its maps need; install it, or add "
-                    "its folder to sys.path"
+                    f"a worker process can't import {module!r}, which the data or "
+                    "its maps need; install it, or add its folder to sys.path"
                 )
             self._by_value.append(module)
             self.payload = self._pack()
@@ -87,19 +94,35 @@ class SharedReader:
             raise  # a problem of the data, not of pickling
         except Exception as error:
             reader = self.readers[0]
-            parts: list[tuple[str, Any]] = [(f"the source, {reader.source!r}", reader.source)]
-            parts += [(f"map {name_of(row_map.function)}", row_map.function) for row_map in reader.maps]
-            part = next((name for name, part in parts if not _picklable(part)), "the data")
+            parts: list[tuple[str, Any]] = [
+                (f"the source, {reader.source!r}", reader.source)
+            ]
+            parts += [
+                (f"map {name_of(row_map.function)}", row_map.function)
+                for row_map in reader.maps
+            ]
+            part = next(
+                (name for name, part in parts if not _picklable(part)), "the data"
+            )
             reason = f"{type(error).__name__}: {error}; {_OR_THREADS}"
-            raise WorkerError(f"{part} can't be sent to a worker process: {reason}") from error
+            raise WorkerError(
+                f"{part} can't be sent to a worker process: {reason}"
+            ) from error
         self._descriptors.append(payload.descriptor)
         return payload
 
     def _pack_now_or_unread(self) -> PickledPayload:
-        with suppress(Exception):  # objects that have been read from may have opened something
+        # objects that have been read from may have opened something
+        with suppress(Exception):
             return pack(self.readers, self._by_value)
-        unread = [item for item in user_objects(self.readers) if item.unread and not _picklable(item.value)]
-        instead = [(item.value, (*item.unread, _attributes(item.value))) for item in unread]
+        unread = [
+            item
+            for item in user_objects(self.readers)
+            if item.unread and not _picklable(item.value)
+        ]
+        instead = [
+            (item.value, (*item.unread, _attributes(item.value))) for item in unread
+        ]
         return pack(self.readers, self._by_value, instead)
 
 
@@ -116,8 +139,11 @@ class LatestReader:
         Raises:
             WorkerError: If it can't be pickled; names the part that can't.
         """
-        if self._shared is None or all(known is not reader for known in self._shared.readers):
-            self._shared = None  # free its copy of the data before making the next one
+        if self._shared is None or all(
+            known is not reader for known in self._shared.readers
+        ):
+            # free its copy of the data before making the next one
+            self._shared = None
             self._shared = SharedReader(family or (reader,))
         return self._shared
 
@@ -133,7 +159,13 @@ class Job:
         keep: Bytes of idle memory to keep for reuse.
     """
 
-    def __init__(self, shared_reader: SharedReader, reader: Reader, options: FillOptions, keep: int):
+    def __init__(
+        self,
+        shared_reader: SharedReader,
+        reader: Reader,
+        options: FillOptions,
+        keep: int,
+    ):
         self.number = next(_NUMBERS)
         self._memory = SharedMemoryPool(keep)
         self.buffers = partial(lease_buffers, options.layout, self._memory.lease)
@@ -144,11 +176,17 @@ class Job:
 
     def message(self, piece: Piece) -> ReadPiece:
         """The request to read a piece into buffers of this job."""
-        rows, epochs = (np.ascontiguousarray(numbers, np.int64).tobytes() for numbers in piece.visits)
-        block, count = self._memory.block(piece.buffers.memory), piece.buffers.count
+        rows, epochs = (
+            np.ascontiguousarray(numbers, np.int64).tobytes()
+            for numbers in piece.visits
+        )
+        block = self._memory.block(piece.buffers.memory)
+        count = piece.buffers.count
         return ReadPiece(self.number, block, count, piece.low, rows, epochs)
 
-    def load(self, connection: Connection, has_reader: bool, others: tuple[int, ...]) -> None:
+    def load(
+        self, connection: Connection, has_reader: bool, others: tuple[int, ...]
+    ) -> None:
         """Loads this job in a worker.
 
         Args:
@@ -161,17 +199,33 @@ class Job:
         """
         for _ in range(_MAX_MODULES_BY_VALUE):
             payload = self.shared_reader.payload
-            message, *descriptors = (None,) if has_reader else (payload.message, payload.descriptor)
-            load = LoadJob(self.number, others, message, payload.arrays, self._index, self._options)
+            if has_reader:
+                message, *descriptors = (None,)
+            else:
+                message, *descriptors = (payload.message, payload.descriptor)
+            load = LoadJob(
+                self.number,
+                others,
+                message,
+                payload.arrays,
+                self._index,
+                self._options,
+            )
             connection.send(load, (self._memory.descriptor, *descriptors))
             answer, _ = connection.receive()
             if answer is None:
                 return
             if isinstance(answer, RemoteError):
                 raised = unwrap(answer, "the worker process")
-                if isinstance(raised, SourceError) or (isinstance(raised, WorkerError) and answer.pickled is not None):
-                    raise raised  # a problem of the data or of a module, not of pickling
-                error = WorkerError(f"a worker process could not load the data: {answer.line}; {_OR_THREADS}")
+                if isinstance(raised, SourceError) or (
+                    isinstance(raised, WorkerError) and answer.pickled is not None
+                ):
+                    # a problem of the data or of a module, not of pickling
+                    raise raised
+                error = WorkerError(
+                    f"a worker process could not load the data: {answer.line}; "
+                    f"{_OR_THREADS}"
+                )
                 error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
                 raise error
             assert isinstance(answer, MissingModule)

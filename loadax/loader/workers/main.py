@@ -21,7 +21,12 @@ from loadax.loader.assembly.assembler import Assembler, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
 from loadax.loader.workers.interpreter import unmark
-from loadax.loader.workers.messages import LoadJob, MissingModule, PieceRead, ReadPiece
+from loadax.loader.workers.messages import (
+    LoadJob,
+    MissingModule,
+    PieceRead,
+    ReadPiece,
+)
 from loadax.loader.workers.payload import PickledPayload, unpack
 from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.loader.workers.stacks import STACK_SIGNAL
@@ -46,7 +51,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # It was blocked by the training process when this one started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, args=(descriptor, parent), name="loadax-lifeline", daemon=True).start()
+    threading.Thread(
+        target=_end_with_parent,
+        args=(descriptor, parent),
+        name="loadax-lifeline",
+        daemon=True,
+    ).start()
     # Their states would differ in each process. torch begins with the same one everywhere.
     random.seed(_SEED)
     np.random.seed(_SEED)  # noqa: NPY002 - users' functions may draw from it
@@ -74,7 +84,8 @@ def _end_with_parent(descriptor: int, parent: int) -> None:
 
 def _flush() -> None:
     """Shows what users' functions print without waiting for a full buffer."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # they may be closed, or None
+    # they may be closed, or None
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
 
@@ -90,11 +101,15 @@ class _RequestHandler:
     def answer(self, request: Any, descriptors: list[int]) -> Any:
         """Computes the answer to a request; an error becomes a `RemoteError`."""
         try:
-            return self._load(request, *descriptors) if isinstance(request, LoadJob) else self._fill(request)
+            if isinstance(request, LoadJob):
+                return self._load(request, *descriptors)
+            return self._fill(request)
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, such as SystemExit
             return wrap(error)
 
-    def _load(self, request: LoadJob, descriptor: int, payload: int | None = None) -> MissingModule | None:
+    def _load(
+        self, request: LoadJob, descriptor: int, payload: int | None = None
+    ) -> MissingModule | None:
         memory = SharedMemoryView(descriptor)
         try:
             for number in self._jobs.keys() - request.others:
@@ -103,12 +118,17 @@ class _RequestHandler:
                 assert payload is not None
                 self._readers = ()
                 try:
-                    self._readers = unpack(PickledPayload(request.message, payload, request.arrays))
+                    self._readers = unpack(
+                        PickledPayload(request.message, payload, request.arrays)
+                    )
                 except ModuleNotFoundError as error:
                     return MissingModule(error.name or "")
                 finally:
                     os.close(payload)
-            self._jobs[request.number] = Assembler(self._readers[request.which], request.options), memory
+            self._jobs[request.number] = (
+                Assembler(self._readers[request.which], request.options),
+                memory,
+            )
         finally:
             if request.number not in self._jobs:
                 memory.close()
@@ -118,8 +138,13 @@ class _RequestHandler:
         assembler, shared = self._jobs[request.job]
         layout = assembler.layout
         memory = shared.memory(request.block, request.steps * layout.bytes_per_step)
-        visits = Visits(np.frombuffer(request.rows, np.int64), np.frombuffer(request.epochs, np.int64))
-        piece = Piece(visits, request.low, BatchBuffers(layout, memory, request.steps))
+        visits = Visits(
+            np.frombuffer(request.rows, np.int64),
+            np.frombuffer(request.epochs, np.int64),
+        )
+        piece = Piece(
+            visits, request.low, BatchBuffers(layout, memory, request.steps)
+        )
         timing = assembler.fill(piece)
         objects = piece.buffers.objects(piece.low, piece.high)
         return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")

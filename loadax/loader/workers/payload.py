@@ -29,14 +29,17 @@ class PickledPayload(NamedTuple):
 
 
 def pack(
-    value: Any, by_value: Sequence[str] = (), instead: Sequence[tuple[Any, tuple[Any, ...]]] = ()
+    value: Any,
+    by_value: Sequence[str] = (),
+    instead: Sequence[tuple[Any, tuple[Any, ...]]] = (),
 ) -> PickledPayload:
     """Pickles `value`; see `dump`.
 
     Raises:
         Exception: Whatever pickling raises.
     """
-    descriptor, arrays = nameless_file(), list[tuple[int, int]]()
+    descriptor = nameless_file()
+    arrays = list[tuple[int, int]]()
     try:
         with open(descriptor, "wb", closefd=False) as file:
 
@@ -60,7 +63,9 @@ def unpack(payload: PickledPayload) -> Any:
         Exception: Whatever unpickling raises, such as `ModuleNotFoundError`.
     """
     size = max((first + length for first, length in payload.arrays), default=0)
-    memory = memoryview(mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY))
+    memory = memoryview(
+        mmap.mmap(payload.descriptor, max(size, 1), access=mmap.ACCESS_COPY)
+    )
     arrays = [memory[first : first + length] for first, length in payload.arrays]
     token = _unpacking.set(True)
     try:
@@ -81,7 +86,8 @@ def refuse_while_unpacking() -> None:
     if frame is not None:
         name = frame.f_globals.get("__name__")
         raise WorkerError(
-            f"the module {name} iterates over a Dataloader with worker_type='process' when it is imported, and worker "
-            "processes import it to find what it defines; move that code into a function, or under "
+            f"the module {name} iterates over a Dataloader with "
+            "worker_type='process' when it is imported, and worker processes import "
+            "it to find what it defines; move that code into a function, or under "
             f'`if __name__ == "__main__":`, and run it as `python -m {name}`'
         )

@@ -21,10 +21,12 @@ from loadax.loader.workers.payload import refuse_while_unpacking
 from loadax.reader import Reader
 from loadax.work.pickling import unpickle_answer
 
-_CLOSE_TIMEOUT = 1.0  # seconds that all workers together have to exit before they are killed
+# seconds that all workers together have to exit before they are killed
+_CLOSE_TIMEOUT = 1.0
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails
 _SETTLING = 0.6  # seconds until a new worker process has started and loaded its job
-_PIECES_PER_WORKER = 2  # pieces per worker: it starts the next one while the answer to the previous one is delivered
+# pieces per worker: it starts the next one while the answer to the previous one is delivered
+_PIECES_PER_WORKER = 2
 
 
 @final
@@ -53,12 +55,16 @@ class ProcessPool:
         self.closed = False
         self.workers = workers
         self.concurrency = _PIECES_PER_WORKER * workers
-        self._wanted = self._started = workers if first is None else min(first, workers)
+        self._wanted = self._started = (
+            workers if first is None else min(first, workers)
+        )
         self.first = _PIECES_PER_WORKER * self._started
         self._handles: list[WorkerHandle] = []
-        self._serving: dict[int, WorkerHandle] = {}  # worker that reads for a thread, by the thread's identifier
+        # worker that reads for a thread, by the thread's identifier
+        self._serving: dict[int, WorkerHandle] = {}
         self._latest = LatestReader()
-        self._waiting: deque[object] = deque()  # threads that wait for a worker, first come, first served
+        # threads that wait for a worker, first come, first served
+        self._waiting: deque[object] = deque()
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
         try:
             for _ in range(self._started):
@@ -98,17 +104,27 @@ class ProcessPool:
     def worker_text(self, thread: int) -> str:
         """The worker process that reads for a thread, with its state and its Python stack; empty if there is none."""
         worker = self._serving.get(thread)
-        return " on no worker process yet" if worker is None else f" on {worker.text()}"
+        if worker is None:
+            return " on no worker process yet"
+        return f" on {worker.text()}"
 
     def load(
-        self, reader: Reader, options: FillOptions, prefetch_bytes: int, family: tuple[Reader, ...] = ()
+        self,
+        reader: Reader,
+        options: FillOptions,
+        prefetch_bytes: int,
+        family: tuple[Reader, ...] = (),
     ) -> "_PoolJob":
         """Makes a job for these workers. Consecutive jobs with the same reader, or family of readers, send it once.
 
         Raises:
             WorkerError: If the reader can't be pickled; names the part that can't.
         """
-        return _PoolJob(self, Job(self._latest.share(reader, family), reader, options, prefetch_bytes), self._mark)
+        return _PoolJob(
+            self,
+            Job(self._latest.share(reader, family), reader, options, prefetch_bytes),
+            self._mark,
+        )
 
     def prepare(self, job: Job, threads: int) -> None:
         """Starts as many workers as `threads` keep busy, and waits until they have loaded the job.
@@ -118,7 +134,9 @@ class ProcessPool:
         """
         while not self.closed:
             with self._free:
-                if self._wanted >= min(self.workers, -(-threads // _PIECES_PER_WORKER)):
+                if self._wanted >= min(
+                    self.workers, -(-threads // _PIECES_PER_WORKER)
+                ):
                     return
                 self._wanted += 1
                 self._started += 1
@@ -134,11 +152,18 @@ class ProcessPool:
             self._waiting.append(turn)
             try:
                 while not self.closed:
-                    worker = min(self._handles, key=lambda handle: handle.pending, default=None)
-                    if worker is not None and worker.pending < _PIECES_PER_WORKER and self._waiting[0] is turn:
+                    worker = min(
+                        self._handles, key=lambda handle: handle.pending, default=None
+                    )
+                    if (
+                        worker is not None
+                        and worker.pending < _PIECES_PER_WORKER
+                        and self._waiting[0] is turn
+                    ):
                         worker.pending += 1
                         return worker
-                    if self._started < self._wanted:  # a replacement for a dead worker could not be started
+                    # a replacement for a dead worker could not be started
+                    if self._started < self._wanted:
                         self._started += 1
                         break
                     self._free.wait()
@@ -159,14 +184,16 @@ class ProcessPool:
         rows = rows_text(np.frombuffer(message.rows, np.int64))
         if when == "at work" and times == _MAX_RETRIES:
             raise WorkerError(
-                f"{_MAX_RETRIES} worker processes died, one after the other, reading {rows}; the last one {died}. "
-                "Debug these rows and their maps with num_workers=0, or use fewer workers if memory is short"
+                f"{_MAX_RETRIES} worker processes died, one after the other, reading "
+                f"{rows}; the last one {died}. Debug these rows and their maps with "
+                "num_workers=0, or use fewer workers if memory is short"
             ) from None
         # All initial workers may die at once. Of their replacements, no more than the retries of a piece.
         if when == "starting" and times == self.workers + _MAX_RETRIES:
             raise WorkerError(
-                f"{times} worker processes ended before they had loaded the data; the last one {died}. "
-                "Their output on stderr may say why; or use worker_type='thread'"
+                f"{times} worker processes ended before they had loaded the data; "
+                f"the last one {died}. Their output on stderr may say why; or use "
+                "worker_type='thread'"
             ) from None
         consequence = {
             "at work": f"while it read {rows}; a new worker retries them",
@@ -174,13 +201,18 @@ class ProcessPool:
             "idle": "while it was idle; a new worker replaces it",
         }
         if when in consequence:
-            warnings.warn(f"a worker process {died} {consequence[when]}", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"a worker process {died} {consequence[when]}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def close(self) -> None:
         """Stops all workers, including busy ones. Idempotent and thread-safe."""
         with self._free:
             self.closed = True
-            workers, self._handles = [*self._handles, *self._starting], []
+            workers = [*self._handles, *self._starting]
+            self._handles = []
             self._latest = LatestReader()
             self._free.notify_all()
         for worker in workers:
@@ -217,7 +249,8 @@ class ProcessPool:
             ClosedError: If the pool was closed.
         """
         with self._free:
-            closed, first = self.closed, worker in self._handles
+            closed = self.closed
+            first = worker in self._handles
             if first:
                 self._handles.remove(worker)
         if closed:
@@ -231,7 +264,9 @@ class ProcessPool:
 @final
 class _PoolJob:
     def __init__(self, pool: ProcessPool, job: Job, mark: Mark):
-        self._pool, self._job, self._mark = pool, job, mark
+        self._pool = pool
+        self._job = job
+        self._mark = mark
         self.buffers = job.buffers
 
     def run(self, piece: Piece) -> Timing:
@@ -239,7 +274,9 @@ class _PoolJob:
             answer = self._pool.run(self._job, self._job.message(piece))
         if answer.objects:
             objects = piece.buffers.objects(piece.low, piece.high)
-            for rows, values in zip(objects, unpickle_answer(answer.objects), strict=True):
+            for rows, values in zip(
+                objects, unpickle_answer(answer.objects), strict=True
+            ):
                 rows[:] = values
         return Timing(*answer.timing)
 

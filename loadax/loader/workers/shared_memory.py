@@ -54,7 +54,9 @@ class SharedMemoryPool:
     def __init__(self, keep: int):
         self.descriptor = nameless_file()
         self._allocator = _Allocator(self.descriptor)
-        self._pool = BufferPool(keep, make=self._allocator.make, drop=self._allocator.drop)
+        self._pool = BufferPool(
+            keep, make=self._allocator.make, drop=self._allocator.drop
+        )
 
     def lease(self, size: int) -> NDArray[np.uint8]:
         """uint8[size] on a 64-byte boundary, uninitialised; reused when its last view is gone."""
@@ -66,7 +68,8 @@ class SharedMemoryPool:
 
     def close(self) -> None:
         """Closes the descriptor; leases stay valid. Idempotent."""
-        descriptor, self.descriptor = self.descriptor, -1
+        descriptor = self.descriptor
+        self.descriptor = -1
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -87,14 +90,20 @@ class _Allocator:
         """uint8[capacity] of the segment."""
         size = _whole_pages(capacity)
         holes = self._free_blocks.get(size)
-        block = holes.pop() if holes else self._cut(size)
-        memory = np.frombuffer(self._maps[block.region], np.uint8, capacity, block.first)
+        if holes:
+            block = holes.pop()
+        else:
+            block = self._cut(size)
+        memory = np.frombuffer(
+            self._maps[block.region], np.uint8, capacity, block.first
+        )
         self.blocks[memory.ctypes.data] = block
         return memory
 
     def drop(self, memory: NDArray[np.uint8]) -> None:
         """Frees memory of `make`."""
-        block, size = self.blocks.pop(memory.ctypes.data), _whole_pages(len(memory))
+        block = self.blocks.pop(memory.ctypes.data)
+        size = _whole_pages(len(memory))
         # Returns the pages to the kernel, which would else keep them until the segment is gone.
         with contextlib.suppress(AttributeError, OSError):
             self._maps[block.region].madvise(mmap.MADV_REMOVE, block.first, size)
@@ -103,7 +112,11 @@ class _Allocator:
     def _cut(self, size: int) -> Block:
         region, length, first = self._region
         if first + size > length:
-            region, length, first = region + length, max(_INITIAL_BLOCKS * size, region + length), 0
+            region, length, first = (
+                region + length,
+                max(_INITIAL_BLOCKS * size, region + length),
+                0,
+            )
             # A sparse file takes no memory until it is written to.
             os.ftruncate(self._descriptor, region + length)
             self._maps[region] = mmap.mmap(self._descriptor, length, offset=region)
@@ -126,7 +139,9 @@ class SharedMemoryView:
     def memory(self, block: Block, size: int) -> NDArray[np.uint8]:
         """uint8[size]: the memory of a block."""
         if block.region not in self._maps:
-            self._maps[block.region] = mmap.mmap(self._descriptor, block.size, offset=block.region)
+            self._maps[block.region] = mmap.mmap(
+                self._descriptor, block.size, offset=block.region
+            )
         return np.frombuffer(self._maps[block.region], np.uint8, size, block.first)
 
     def close(self) -> None:

@@ -11,9 +11,14 @@ from typing import final
 STACK_SIGNAL = signal.SIGUSR1
 
 # What a state of the kernel means, if it means something.
-STATES = {"D": ", which waits for a disk or a network file system", "Z": ", which has ended"}
+STATES = {
+    "D": ", which waits for a disk or a network file system",
+    "Z": ", which has ended",
+}
 
-_TIMEOUT, _POLL = 0.5, 0.01  # seconds for an answer, and between two looks
+# seconds for an answer, and between two looks
+_TIMEOUT = 0.5
+_POLL = 0.01
 
 
 def state_of(process: int) -> str:
@@ -36,10 +41,12 @@ class WorkerStacks:
     def read(self, process: int) -> str:
         """The present stacks, on lines of their own; empty if there is no answer."""
         try:
-            descriptor = self._file.fileno()  # raises once closed: the process may be another one by then
+            # raises once closed: the process may be another one by then
+            descriptor = self._file.fileno()
             before = os.fstat(descriptor).st_size
             os.kill(process, STACK_SIGNAL)
-            size, deadline = before, time.monotonic() + _TIMEOUT
+            size = before
+            deadline = time.monotonic() + _TIMEOUT
             # It is written line by line, so wait until no more comes.
             while time.monotonic() < deadline:
                 time.sleep(_POLL)
@@ -47,10 +54,14 @@ class WorkerStacks:
                 if before < now == size:
                     break
                 size = now
-            text = os.pread(descriptor, size - before, before).decode(errors="replace")
+            text = os.pread(descriptor, size - before, before).decode(
+                errors="replace"
+            )
         except (OSError, ValueError):  # the process, or the file, is gone
             return ""
-        return f"\n{text.strip()}\n" if text else ""
+        if text:
+            return f"\n{text.strip()}\n"
+        return ""
 
     def close(self) -> None:
         """Closes the file."""

@@ -17,7 +17,8 @@ from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.checks import check_rows
 
-_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # recommended by the reader for random access
+# recommended by the reader for random access
+_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _TRIED = 8  # spans that are timed to tell whether the files are slow
 _SLOW = 200e-6  # seconds per span: a local file takes a hundredth, a remote one more
 _SCAN = 2e-9  # seconds per chunk of the file: overhead of one call for many records
@@ -56,7 +57,10 @@ class RecordFiles:
         self._begins = self._ends - [file.records for file in self.files]
         self._groups = np.array([file.group for file in self.files], np.int64)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = 1 << 20 if limit == resource.RLIM_INFINITY else max(1, limit // 2)
+        if limit == resource.RLIM_INFINITY:
+            most = 1 << 20
+        else:
+            most = max(1, limit // 2)
         paths = [file.path for file in self.files]
         # One that is dropped is closed when the last thread that reads from it drops its reference.
         self._reader = lru_cache(most)(lambda index: _open(paths[index]))
@@ -68,7 +72,9 @@ class RecordFiles:
         return int(self._ends[-1])
 
     def __repr__(self) -> str:
-        return "an ArrayRecord file" if len(self.files) == 1 else f"{len(self.files)} ArrayRecord files"
+        if len(self.files) == 1:
+            return "an ArrayRecord file"
+        return f"{len(self.files)} ArrayRecord files"
 
     @property
     def chunks(self) -> Integers | None:
@@ -76,7 +82,10 @@ class RecordFiles:
         if (self._groups == 1).all():
             return None
         files = zip(self._begins, self.files, strict=True)
-        parts = [np.arange(begin, begin + file.records, file.group) for begin, file in files]
+        parts = [
+            np.arange(begin, begin + file.records, file.group)
+            for begin, file in files
+        ]
         return np.concatenate(parts).astype(np.int64)
 
     def locate(self, row: int) -> list[Location]:
@@ -106,9 +115,13 @@ class RecordFiles:
         first = np.ones(len(rows), bool)
         first[1:] = (np.diff(file) != 0) | (np.diff(chunk) != 0)
         starts = np.flatnonzero(first)
-        low, high = record[starts], record[np.append(starts[1:], len(rows)) - 1] + 1
-        records = self._read_spans(list(map(_Span, file[starts].tolist(), low.tolist(), high.tolist())))
-        before = np.cumsum(high - low) - (high - low)  # number of records before each span
+        low = record[starts]
+        high = record[np.append(starts[1:], len(rows)) - 1] + 1
+        records = self._read_spans(
+            list(map(_Span, file[starts].tolist(), low.tolist(), high.tolist()))
+        )
+        # number of records before each span
+        before = np.cumsum(high - low) - (high - low)
         indices = np.empty(len(rows), np.int64)
         span = np.cumsum(first) - 1
         indices[order] = before[span] + record - low[span]
@@ -126,12 +139,20 @@ class RecordFiles:
         span_seconds = (perf_counter() - began) / _TRIED
         rest = spans[_TRIED:]
         if span_seconds < _SLOW:
-            return records + self._one_by_one(rest) if rest else records
+            if rest:
+                return records + self._one_by_one(rest)
+            return records
         for index, group in groupby(rest, key=lambda span: span.file):
             file_spans = list(group)
             known = self.files[index]
-            together = span_seconds * len(file_spans) > _SCAN * known.records / known.group
-            records += self._together(index, file_spans) if together else self._one_by_one(file_spans)
+            together = (
+                span_seconds * len(file_spans) > _SCAN * known.records / known.group
+            )
+            records += (
+                self._together(index, file_spans)
+                if together
+                else self._one_by_one(file_spans)
+            )
         return records
 
     def _one_by_one(self, spans: list[_Span]) -> list[bytes]:
@@ -140,7 +161,10 @@ class RecordFiles:
             try:
                 records += self._reader(index).read(low, high)
             except (RuntimeError, IndexError) as error:
-                asked = f"record {low}" if high == low + 1 else f"records {low} to {high - 1}"
+                if high == low + 1:
+                    asked = f"record {low}"
+                else:
+                    asked = f"records {low} to {high - 1}"
                 raise SourceError(
                     f"{self.files[index].path}: {asked} can't be read: {error}; "
                     "the file is damaged or has changed: copy it again"
@@ -171,7 +195,10 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
     with thread_pool(min(len(paths), _OPENERS), "loadax-footers") as pool:
         files = list(pool.map(_look_into, paths))
     if not any(file.records for file in files):
-        raise SourceError(f"{some(paths, 1)} has no records; was its writer closed too early? Write it again")
+        raise SourceError(
+            f"{some(paths, 1)} has no records; was its writer closed too early? "
+            "Write it again"
+        )
     return RecordFiles(files)
 
 
@@ -185,7 +212,11 @@ def _look_into(path: str) -> RecordFile:
 def _open(path: str) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    reader = ArrayRecordReader(os.fsencode(path), options=_OPTIONS)  # a name may not be UTF-8
+    # a name may not be UTF-8
+    reader = ArrayRecordReader(os.fsencode(path), options=_OPTIONS)
     if reader.ok():
         return reader
-    raise SourceError(f"{path} can't be opened as ArrayRecord: it has another format, or its writer was never closed")
+    raise SourceError(
+        f"{path} can't be opened as ArrayRecord: it has another format, or its "
+        "writer was never closed"
+    )

@@ -10,7 +10,17 @@ from loadax.core.casting import fill_value
 from loadax.core.formatting import with_article
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.files.files import Files
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Source, Tree, Visits
+from loadax.protocols import (
+    Array,
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Source,
+    Tree,
+    Visits,
+)
 from loadax.sources.array_record.files import RecordFiles, open_record_files
 from loadax.sources.array_record.format import FORMAT
 from loadax.sources.base import BaseSource, Traits
@@ -18,7 +28,8 @@ from loadax.sources.checks import read_columns
 from loadax.sources.expand import expand
 from loadax.sources.shards.records import objects
 
-DATA, LENGTH = "data", "length"
+DATA = "data"
+LENGTH = "length"
 _LENGTH_DTYPE = np.dtype(np.int32)
 
 
@@ -54,14 +65,23 @@ class PaddedRecords(_Records):
 
     def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad: Any):
         super().__init__(files)
-        self._dtype, self._left, self._truncate = dtype, pad.left, pad.function.truncate
-        self._pad_to, self._value = pad.function.lengths, fill_value(DATA, pad.function.value, dtype)
+        self._dtype = dtype
+        self._left = pad.left
+        self._truncate = pad.function.truncate
+        self._pad_to = pad.function.lengths
+        self._value = fill_value(DATA, pad.function.value, dtype)
         data = ArraySpec((self._pad_to,), dtype.newbyteorder("="))
-        self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)} if pad.add_lengths else data
-        self.chunks, self.described = files.chunks, [["pad", "left"]] * self._left
+        if pad.add_lengths:
+            self.spec = {DATA: data, LENGTH: ArraySpec((), _LENGTH_DTYPE)}
+        else:
+            self.spec = data
+        self.chunks = files.chunks
+        self.described = [["pad", "left"]] * self._left
 
     def __repr__(self) -> str:
-        return f"{self._files!r}, padded to {self._pad_to}{' on the left' * self._left}"
+        return (
+            f"{self._files!r}, padded to {self._pad_to}{' on the left' * self._left}"
+        )
 
     read = read_columns
 
@@ -74,8 +94,9 @@ class PaddedRecords(_Records):
         if not self._truncate and len(rows) and lengths.max() > self._pad_to:
             worst = int(np.argmax(lengths))
             raise LeafError(
-                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, more than {self._pad_to}, the "
-                "length of padded rows; pass a larger length, or truncate=True to drop the excess entries"
+                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, "
+                f"more than {self._pad_to}, the length of padded rows; pass a larger "
+                "length, or truncate=True to drop the excess entries"
             )
         if length is not None:
             length[...] = np.minimum(lengths, self._pad_to)
@@ -87,20 +108,31 @@ class PaddedRecords(_Records):
     def _pad(self, records: list[bytes], start: int, stop: int, data: Array) -> None:
         """Writes the entries `[start, stop)` of each record to `data`, padded with zeros."""
         straight = data.flags.c_contiguous and self._dtype.isnative
-        room = data if straight else np.empty(data.shape, self._dtype)
+        if straight:
+            room = data
+        else:
+            room = np.empty(data.shape, self._dtype)
         if room.size:
             # As bytes through a memoryview: one copy per record, without NumPy's larger overhead.
             room.fill(self._value)
             target: Any = room.view(np.uint8).reshape(-1)
-            view, size = memoryview(target), self._dtype.itemsize
-            first, last, width = start * size, stop * size, (stop - start) * size
-            for offset, record in zip(range(0, len(view), width), records, strict=True):
+            view = memoryview(target)
+            size = self._dtype.itemsize
+            first = start * size
+            last = stop * size
+            width = (stop - start) * size
+            for offset, record in zip(
+                range(0, len(view), width), records, strict=True
+            ):
                 if self._left:
                     before = self._pad_to * size - len(record)
                     part = record[max(0, first - before) : max(0, last - before)]
                     view[offset + width - len(part) : offset + width] = part
                     continue
-                part = record if first == 0 and len(record) <= last else record[first:last]
+                if first == 0 and len(record) <= last:
+                    part = record
+                else:
+                    part = record[first:last]
                 view[offset : offset + len(part)] = part
         if not straight:
             data[...] = room
@@ -146,10 +178,13 @@ class RecordSource(_Records):
         if len(wrong):
             row = int(rows[wrong[0]])
             raise LeafError(
-                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row {rows[0]} has {expected}: "
-                "the rows are ragged; pad them with .pad(length), crop them in a map, or pack them with .pack(seq_len)"
+                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row "
+                f"{rows[0]} has {expected}: the rows are ragged; pad them with "
+                ".pad(length), crop them in a map, or pack them with .pack(seq_len)"
             )
-        flat = np.frombuffer(b"".join(records), self._dtype).reshape(len(rows), expected)
+        flat = np.frombuffer(b"".join(records), self._dtype).reshape(
+            len(rows), expected
+        )
         return flat.astype(self._dtype.newbyteorder("="))
 
     def read_examples(self, visits: Visits) -> list[Tree]:
@@ -157,18 +192,24 @@ class RecordSource(_Records):
         if self._dtype is None:
             return list(records)
         _entries(records, self._dtype, visits.rows, self._files)
-        return [np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("=")) for record in records]
+        return [
+            np.frombuffer(record, self._dtype).astype(self._dtype.newbyteorder("="))
+            for record in records
+        ]
 
 
-def _entries(records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles) -> Integers:
+def _entries(
+    records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles
+) -> Integers:
     """Number of entries of each record, int64[n]."""
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     lengths, left = np.divmod(sizes, dtype.itemsize)
     if left.any():
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
-            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, not a multiple of {dtype.itemsize}, the size of "
-            f"{with_article(str(dtype))} entry; check dtype=, or decode the records in a map if they are encoded"
+            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, not a "
+            f"multiple of {dtype.itemsize}, the size of {with_article(str(dtype))} "
+            "entry; check dtype=, or decode the records in a map if they are encoded"
         )
     return lengths
 
@@ -181,20 +222,31 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
         SourceError: When a file is missing, has another format, or has no records; names it.
         UnsupportedError: When a path is a URL, or `array_record` is not installed.
     """
-    entries = None if dtype is None else _dtype(dtype)
+    if dtype is None:
+        entries = None
+    else:
+        entries = _dtype(dtype)
     files = Files()
     locations = expand(paths, FORMAT, files)
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:
-            raise SourceError(f"{path}: the file is empty (an ArrayRecord file without records is not); write it again")
+            raise SourceError(
+                f"{path}: the file is empty (an ArrayRecord file without records is "
+                "not); write it again"
+            )
     return RecordSource(open_record_files(locations), entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
     dtype = checked_dtype("dtype", value)
-    if dtype.hasobject or not dtype.itemsize or dtype.kind in "SUmM" or dtype.fields is not None:
+    if (
+        dtype.hasobject
+        or not dtype.itemsize
+        or dtype.kind in "SUmM"
+        or dtype.fields is not None
+    ):
         raise ArgumentError(
-            f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or another numeric dtype, or decode "
-            "the bytes in a map"
+            f"dtype={value!r} is {dtype}, but entries are numbers; pass 'uint16' or "
+            "another numeric dtype, or decode the bytes in a map"
         )
     return dtype

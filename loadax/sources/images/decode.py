@@ -44,14 +44,24 @@ class Rendering:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:  # reads the header only
+            # reads the header only
+            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                 quick = image.format in _JPEG and image.mode in ("RGB", "L")
-                pixels = self._jpeg(content, image) if quick else self._other(image)
-        except UnidentifiedImageError as error:  # its message contains a memory address
-            raise ValueError(f"it has no header of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}") from error
+                if quick:
+                    pixels = self._jpeg(content, image)
+                else:
+                    pixels = self._other(image)
+        except (
+            UnidentifiedImageError
+        ) as error:  # its message contains a memory address
+            raise ValueError(
+                f"it has no header of {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+            ) from error
         except Image.DecompressionBombError as error:  # not one of `FAILURES`
             raise ValueError(error) from error
-        return pixels if self.size is None or pixels.shape[:2] == self.size else _padded(pixels, self.size)
+        if self.size is None or pixels.shape[:2] == self.size:
+            return pixels
+        return _padded(pixels, self.size)
 
     def _jpeg(self, content: bytes, image: Any) -> Pixels:
         from simplejpeg import decode_jpeg
@@ -62,25 +72,39 @@ class Rendering:
         if self.size is None:
             return _upright(decode_jpeg(content, "RGB", **how), orientation)
         # A centre crop and a symmetric filter commute with the rotation, which is cheaper on the smaller image.
-        size = self.size[::-1] if orientation >= _TURNED else self.size
+        if orientation >= _TURNED:
+            size = self.size[::-1]
+        else:
+            size = self.size
         down, across = fitted((height, width), size, self.fit)
         # libjpeg shrinks a JPEG while it decodes, which is much faster. At least a factor of 2 is left to the filter,
         # which hides that libjpeg's own filter is sharper: 48 dB or more.
         scale = min(down.scale, across.scale) / (1 if self.fast else 2)
         factor = next((factor for factor in (8, 4, 2) if scale >= factor), 1)
-        pixels = decode_jpeg(content, "RGB", min_height=-(-height // factor), min_width=-(-width // factor), **how)
+        pixels = decode_jpeg(
+            content,
+            "RGB",
+            min_height=-(-height // factor),
+            min_width=-(-width // factor),
+            **how,
+        )
         # The fast method interpolates four stored pixels, so it must not skip any. In a reduced image the filter is
         # cheap.
         quick = self.fast and factor == 1 and max(down.scale, across.scale) <= 2
-        resized = (sample if quick else resize)(pixels, down.reduced(factor), across.reduced(factor))
+        resized = (sample if quick else resize)(
+            pixels, down.reduced(factor), across.reduced(factor)
+        )
         return _upright(resized, orientation)
 
     def _other(self, image: Any) -> Pixels:
         from PIL import Image, ImageOps
 
-        image.load()  # here, so that its errors are raised: a PNG's EXIF may come after its pixels
-        image = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
-        if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip to 8 bits
+        # here, so that its errors are raised: a PNG's EXIF may come after its pixels
+        image.load()
+        if _orientation(image) != 1:
+            image = ImageOps.exif_transpose(image)
+        # 16-bit gray, which Pillow would clip to 8 bits
+        if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         elif image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")  # avoids a warning of Pillow
@@ -89,9 +113,12 @@ class Rendering:
             return np.asarray(image)
         width, height = image.size
         down, across = fitted((height, width), self.size, self.fit)
-        right, bottom = min(across.start + across.extent, width), min(down.start + down.extent, height)
+        right = min(across.start + across.extent, width)
+        bottom = min(down.start + down.extent, height)
         box = across.start, down.start, right, bottom
-        return np.asarray(image.resize((across.length, down.length), Image.Resampling.BILINEAR, box))
+        return np.asarray(
+            image.resize((across.length, down.length), Image.Resampling.BILINEAR, box)
+        )
 
 
 def _orientation(image: Any) -> int:
@@ -100,7 +127,9 @@ def _orientation(image: Any) -> int:
         orientation = image.getexif().get(_ORIENTATION)
     except FAILURES:
         return 1
-    return orientation if orientation in range(1, 9) else 1
+    if orientation in range(1, 9):
+        return orientation
+    return 1
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
@@ -109,12 +138,17 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
-    return pixels[:, ::-1] if orientation in (2, 3, 6, 7) else pixels
+    if orientation in (2, 3, 6, 7):
+        return pixels[:, ::-1]
+    return pixels
 
 
 def _padded(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Centres an image on a black canvas of `size`."""
     canvas = np.zeros((*size, 3), np.uint8)
-    top, left = (round((whole - part) * 0.5) for whole, part in zip(size, pixels.shape, strict=False))
+    top, left = (
+        round((whole - part) * 0.5)
+        for whole, part in zip(size, pixels.shape, strict=False)
+    )
     canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
     return canvas

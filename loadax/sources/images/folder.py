@@ -16,7 +16,11 @@ from loadax.sources.neighbours import is_litter
 
 
 def open_images(
-    folder: Any, size: Any = None, fit: Any = "crop", quality: Any = "high", damaged: Any = "error"
+    folder: Any,
+    size: Any = None,
+    fit: Any = "crop",
+    quality: Any = "high",
+    damaged: Any = "error",
 ) -> ImageSource:
     """Opens a folder of images; see `loadax.from_images`.
 
@@ -39,7 +43,10 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     choice("fit", fit, ("crop", "stretch", "pad"))
     choice("quality", quality, ("high", "fast"))
     choice("damaged", damaged, ("error", "accept"))
-    wanted = None if size is None else _size(size)
+    if size is None:
+        wanted = None
+    else:
+        wanted = _size(size)
     require("an image", FORMAT.requires, FORMAT.extra)
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
@@ -51,37 +58,75 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
         SourceError: When it does not exist, can't be listed, has no images, or has images both in and outside
             subfolders.
     """
-    local = local_path(path("folder", folder, "the path or URL of a folder of images"))
-    root = os.fspath(folder).rstrip("/") + "/" if local is None else str(local)
-    sizes = _list_remote(root) if local is None else None
+    local = local_path(
+        path("folder", folder, "the path or URL of a folder of images")
+    )
+    if local is None:
+        root = os.fspath(folder).rstrip("/") + "/"
+    else:
+        root = str(local)
+    if local is None:
+        sizes = _list_remote(root)
+    else:
+        sizes = None
     loose: list[str] = []
     by_class: dict[str, list[str]] = {}
     for name in _list_local(root) if sizes is None else sizes:
         label, slash, inside = name.partition("/")
-        names = by_class.setdefault(label, []) if slash else loose
+        if slash:
+            names = by_class.setdefault(label, [])
+        else:
+            names = loose
         if name.lower().endswith(ENDINGS):
             names.append(inside or name)
     classes = any(by_class.values())
     if classes and loose:
         raise SourceError(
-            f"{root} has images both in folders ({next(name for name in sorted(by_class) if by_class[name])}, …) and "
-            f"outside ({min(loose)}, …), so the classes are ambiguous; move the images outside the folders elsewhere"
+            f"{root} has images both in folders "
+            f"({next(name for name in sorted(by_class) if by_class[name])}, …) and "
+            f"outside ({min(loose)}, …), so the classes are ambiguous; move the "
+            "images outside the folders elsewhere"
         )
     if not classes and not loose:
-        raise SourceError(f"{root} has no images; pass a folder of files that end in {', '.join(ENDINGS)}")
+        raise SourceError(
+            f"{root} has no images; pass a folder of files that end in "
+            f"{', '.join(ENDINGS)}"
+        )
     # Includes folders without images: a label must not depend on whether other classes have images.
-    labels = sorted(by_class) if classes else [""]
-    groups = [sorted(by_class[label]) if classes else sorted(loose) for label in labels]
-    paths = (f"{label}/{name}".lstrip("/") for label, group in zip(labels, groups, strict=True) for name in group)
-    return ImageFiles(root, labels, groups, None if sizes is None else [sizes[path] for path in paths])
+    if classes:
+        labels = sorted(by_class)
+    else:
+        labels = [""]
+    groups = [
+        sorted(by_class[label]) if classes else sorted(loose) for label in labels
+    ]
+    paths = (
+        f"{label}/{name}".lstrip("/")
+        for label, group in zip(labels, groups, strict=True)
+        for name in group
+    )
+    return ImageFiles(
+        root,
+        labels,
+        groups,
+        None if sizes is None else [sizes[path] for path in paths],
+    )
 
 
 def _list_remote(url: str) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
-    prefix = split_url(url)[1]  # without the escapes that one spelling of the URL has and another lacks
+    # without the escapes that one spelling of the URL has and another lacks
+    prefix = split_url(url)[1]
     files = Files()
-    names = {split_url(file)[1].removeprefix(prefix): file for file in files.names(url, below=True)}
-    kept = {name: file for name, file in names.items() if not any(map(is_litter, name.split("/")))}
+    names = {
+        split_url(file)[1].removeprefix(prefix): file
+        for file in files.names(url, below=True)
+    }
+    kept = {
+        name: file
+        for name, file in names.items()
+        if not any(map(is_litter, name.split("/")))
+    }
     return dict(zip(kept, files.sizes(list(kept.values())), strict=True))
 
 
@@ -89,27 +134,45 @@ def _list_local(root: str) -> list[str]:
     """Relative paths of the files in a folder and below, and of its subfolders, with "/"; without hidden ones."""
 
     def fail(error: OSError) -> None:
-        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else f"it can't be listed: {error}"
-        raise SourceError(f"{root}: {reason}; pass a folder of images, or of one folder for each class") from error
+        if isinstance(error, FileNotFoundError):
+            reason = "there is no such folder"
+        else:
+            reason = f"it can't be listed: {error}"
+        raise SourceError(
+            f"{root}: {reason}; pass a folder of images, or of one folder for each "
+            "class"
+        ) from error
 
     found: list[str] = []
-    parents: dict[str, frozenset[tuple[int, int]]] = {root: frozenset()}  # device and inode, of folders to come
+    # device and inode, of folders to come
+    parents: dict[str, frozenset[tuple[int, int]]] = {root: frozenset()}
     for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
         status, above = os.stat(folder), parents.pop(folder)  # noqa: PTH116
         identity = status.st_dev, status.st_ino
         if identity in above:
-            raise SourceError(f"{folder} links to one of its parent folders, an endless loop; remove the link")
+            raise SourceError(
+                f"{folder} links to one of its parent folders, an endless loop; "
+                "remove the link"
+            )
         folders[:] = [name for name in folders if not is_litter(name)]
-        parents |= {os.path.join(folder, name): above | {identity} for name in folders}  # noqa: PTH118
+        parents |= {
+            os.path.join(folder, name): above | {identity}  # noqa: PTH118
+            for name in folders
+        }
         below = f"{folder[len(root) :]}/".lstrip("/")
-        found += [f"{below}{name}/" for name in folders] + [f"{below}{name}" for name in files if not is_litter(name)]
+        found += [f"{below}{name}/" for name in folders] + [
+            f"{below}{name}" for name in files if not is_litter(name)
+        ]
     return found
 
 
 def _size(size: Any) -> tuple[int, int]:
     remedy = "(height, width) in pixels, or one int for squares"
     if isinstance(size, tuple | list) and len(size) == 2:
-        height, width = (integer(f"size[{index}]", side, 1, remedy=remedy) for index, side in enumerate(size))
+        height, width = (
+            integer(f"size[{index}]", side, 1, remedy=remedy)
+            for index, side in enumerate(size)
+        )
         return height, width
     side = integer("size", size, 1, remedy=remedy)
     return side, side

@@ -9,7 +9,11 @@ FORMAT = Format(
     "from_images",
     "a folder of images",
     opener="loadax.sources.images.folder:open_images",
-    requires={"opencv-python-headless": "cv2", "pillow": "PIL.Image", "simplejpeg": "simplejpeg"},
+    requires={
+        "opencv-python-headless": "cv2",
+        "pillow": "PIL.Image",
+        "simplejpeg": "simplejpeg",
+    },
     extra="images",
     is_folder=True,
     options=("size",),

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 Fit: TypeAlias = Literal["crop", "stretch", "pad"]
 Pixels: TypeAlias = NDArray[np.uint8]
 
-_SHIFTED = 1.25  # least scale at which the filter can include a subpixel shift; below it would blur
+# least scale at which the filter can include a subpixel shift; below it would blur
+_SHIFTED = 1.25
 
 
 class Axis(NamedTuple):
@@ -36,7 +37,9 @@ class Axis(NamedTuple):
         return Axis(self.start / factor, self.extent / factor, self.length)
 
 
-def fitted(stored: tuple[int, int], size: tuple[int, int], fit: Fit) -> tuple[Axis, Axis]:
+def fitted(
+    stored: tuple[int, int], size: tuple[int, int], fit: Fit
+) -> tuple[Axis, Axis]:
     """Maps an image of (height, width) `stored` to `size` by the rules of Pillow.
 
     "crop" is `PIL.ImageOps.fit`, "stretch" is `PIL.Image.resize`, and "pad" is `PIL.ImageOps.pad` before the padding.
@@ -63,15 +66,24 @@ def resize(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     (top, drop), (left, slip) = _whole(down), _whole(across)
     if (drop and down.scale < _SHIFTED) or (slip and across.scale < _SHIFTED):
         return _warp(pixels, down, across)
-    vertical, horizontal = weights(down.scale, drop), weights(across.scale, slip)
+    vertical = weights(down.scale, drop)
+    horizontal = weights(across.scale, slip)
     # The filter also reads pixels outside the part, if they exist.
-    above, before = min(top, len(vertical) // 2), min(left, len(horizontal) // 2)
-    height, width = _count(down, top, len(pixels)), _count(across, left, pixels.shape[1])
+    above = min(top, len(vertical) // 2)
+    before = min(left, len(horizontal) // 2)
+    height = _count(down, top, len(pixels))
+    width = _count(across, left, pixels.shape[1])
     rows = slice(top - above, top + height + len(vertical) // 2)
     part = pixels[rows, left - before : left + width + len(horizontal) // 2]
-    filtered = _filter(part, vertical, horizontal)[above : above + height, before : before + width]
+    filtered = _filter(part, vertical, horizontal)[
+        above : above + height, before : before + width
+    ]
     # By factors, not sizes: sizes are whole pixels, the part is not.
-    return np.asarray(cv2.resize(filtered, None, None, 1 / across.scale, 1 / down.scale, cv2.INTER_LINEAR))
+    return np.asarray(
+        cv2.resize(
+            filtered, None, None, 1 / across.scale, 1 / down.scale, cv2.INTER_LINEAR
+        )
+    )
 
 
 def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
@@ -79,8 +91,11 @@ def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     import cv2
 
     top, left = (math.floor(axis.start) for axis in (down, across))
-    bottom, right = (math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across))
-    part, size = pixels[top:bottom, left:right], (across.length, down.length)
+    bottom, right = (
+        math.ceil(axis.start + axis.extent - 1e-9) for axis in (down, across)
+    )
+    part = pixels[top:bottom, left:right]
+    size = (across.length, down.length)
     return np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_LINEAR))
 
 
@@ -93,16 +108,31 @@ def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
         [across.scale, 0.0, across.start + (across.scale - 1) / 2],
         [0.0, down.scale, down.start + (down.scale - 1) / 2],
     ]
-    size, flags = (across.length, down.length), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return np.asarray(cv2.warpAffine(filtered, np.array(moves), size, flags=flags, borderMode=cv2.BORDER_REPLICATE))
+    size = (across.length, down.length)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return np.asarray(
+        cv2.warpAffine(
+            filtered,
+            np.array(moves),
+            size,
+            flags=flags,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+    )
 
 
-def _filter(pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[np.float32]) -> Pixels:
+def _filter(
+    pixels: Pixels, vertical: NDArray[np.float32], horizontal: NDArray[np.float32]
+) -> Pixels:
     import cv2
 
     if len(vertical) == len(horizontal) == 1:
         return pixels
-    return np.asarray(cv2.sepFilter2D(pixels, -1, horizontal, vertical, borderType=cv2.BORDER_REFLECT))
+    return np.asarray(
+        cv2.sepFilter2D(
+            pixels, -1, horizontal, vertical, borderType=cv2.BORDER_REFLECT
+        )
+    )
 
 
 def _whole(axis: Axis) -> tuple[int, float]:
@@ -116,7 +146,8 @@ def _count(axis: Axis, first: int, length: int) -> int:
     return min(round(axis.extent), length - first)
 
 
-@lru_cache(maxsize=1 << 14)  # one entry per scale and shift, so per image size of a dataset
+# one entry per scale and shift, so per image size of a dataset
+@lru_cache(maxsize=1 << 14)
 def weights(scale: float, shift: float) -> NDArray[np.float32]:
     """Computes the filter that widens linear interpolation to a triangle of `scale` pixels per side, moved by `shift`.
 
@@ -128,6 +159,10 @@ def weights(scale: float, shift: float) -> NDArray[np.float32]:
     scale = max(scale, 1.0)
     reach = max(0, math.ceil(scale + abs(shift) - 1 - 1e-9))
     places = (np.arange(-(reach + 2) * 16, (reach + 2) * 16) + 0.5) / 16
-    neighbours = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(-reach, reach + 1)))
-    solution = np.linalg.lstsq(neighbours, np.maximum(0, 1 - np.abs(places - shift) / scale), rcond=None)[0]
+    neighbours = np.maximum(
+        0, 1 - np.abs(places[:, None] - np.arange(-reach, reach + 1))
+    )
+    solution = np.linalg.lstsq(
+        neighbours, np.maximum(0, 1 - np.abs(places - shift) / scale), rcond=None
+    )[0]
     return (solution / solution.sum()).astype(np.float32)

@@ -13,7 +13,15 @@ from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.files import open_regular
 from loadax.files.remote import RemoteFiles
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.images.decode import FAILURES, Rendering
@@ -34,15 +42,25 @@ class ImageFiles:
     """
 
     def __init__(
-        self, folder: str, classes: Sequence[str], names: Sequence[Sequence[str]], sizes: Sequence[int] | None = None
+        self,
+        folder: str,
+        classes: Sequence[str],
+        names: Sequence[Sequence[str]],
+        sizes: Sequence[int] | None = None,
     ):
         self.folder = folder
-        self.sizes = None if sizes is None else np.array(sizes, np.int64)
+        if sizes is None:
+            self.sizes = None
+        else:
+            self.sizes = np.array(sizes, np.int64)
         self.classes = tuple(classes)
         encoded = [os.fsencode(name) for class_names in names for name in class_names]
         self._text = b"".join(encoded)
         self._bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        self._ends = np.cumsum([len(class_names) for class_names in names], dtype=np.int64)  # of the rows of each class
+        # of the rows of each class
+        self._ends = np.cumsum(
+            [len(class_names) for class_names in names], dtype=np.int64
+        )
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -56,7 +74,9 @@ class ImageFiles:
         name = self._text[self._bounds[row] : self._bounds[row + 1]]
         label = int(np.searchsorted(self._ends, row, side="right"))
         if self.sizes is not None:
-            return self.folder + quote("/".join(filter(None, (self.classes[label], os.fsdecode(name)))))
+            return self.folder + quote(
+                "/".join(filter(None, (self.classes[label], os.fsdecode(name))))
+            )
         return os.path.join(self.folder, self.classes[label], os.fsdecode(name))  # noqa: PTH118 - a Path is ten times slower
 
 
@@ -72,16 +92,25 @@ class ImageSource(BaseSource):
     spec: Tree = None
 
     def __init__(self, files: ImageFiles, rendering: Rendering):
-        self._files, self._rendering, self._remote = files, rendering, RemoteFiles()
+        self._files = files
+        self._rendering = rendering
+        self._remote = RemoteFiles()
         size = rendering.size or self._first_size()
         self.traits = Traits(
             owns_memory=True,
             reads_columns=True,
-            reads_examples=rendering.size is None,  # then each image has a size of its own
-            concurrent_reads=1 if files.sizes is None else 4,  # they wait for the network
-            attributes={"label": {"classes": list(files.classes)}} if files.classes != ("",) else {},
+            # then each image has a size of its own
+            reads_examples=rendering.size is None,
+            # they wait for the network
+            concurrent_reads=1 if files.sizes is None else 4,
+            attributes={"label": {"classes": list(files.classes)}}
+            if files.classes != ("",)
+            else {},
         )
-        self.spec = {"image": ArraySpec((*size, 3), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int32))}
+        self.spec = {
+            "image": ArraySpec((*size, 3), np.dtype(np.uint8)),
+            "label": ArraySpec((), np.dtype(np.int32)),
+        }
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -93,7 +122,10 @@ class ImageSource(BaseSource):
 
     def __repr__(self) -> str:
         height, width, _ = self.spec["image"].shape
-        classes = f" of {len(self.classes)} classes" if self.classes != ("",) else ""
+        if self.classes != ("",):
+            classes = f" of {len(self.classes)} classes"
+        else:
+            classes = ""
         return f"{height}x{width} images{classes} in {self._files.folder}"
 
     read = read_columns
@@ -124,10 +156,16 @@ class ImageSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
-        images = self._images(rows) if self.traits.reads_examples else self._checked(rows)
+        if self.traits.reads_examples:
+            images = self._images(rows)
+        else:
+            images = self._checked(rows)
         labelled = zip(images, self._files.labels(rows), strict=True)
         # Pillow's pixels are read-only.
-        return [{"image": np.require(image, requirements="W"), "label": label} for image, label in labelled]
+        return [
+            {"image": np.require(image, requirements="W"), "label": label}
+            for image, label in labelled
+        ]
 
     def locate(self, row: int) -> list[Location]:
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
@@ -153,8 +191,8 @@ class ImageSource(BaseSource):
             (image,) = self._images(np.zeros(1, np.int64))
         except SourceError as error:
             error.add_note(
-                "loadax: without size=, opening the folder reads the first image for its size; "
-                "pass size=(height, width)"
+                "loadax: without size=, opening the folder reads the first image for "
+                "its size; pass size=(height, width)"
             )
             raise
         return image.shape[:2]
@@ -165,9 +203,11 @@ class ImageSource(BaseSource):
         for row, image in zip(rows.tolist(), self._images(rows), strict=True):
             if image.shape != wanted:
                 raise SourceError(
-                    f"row {row}, {self._files.path(row)}: the image is {image.shape[0]}x{image.shape[1]} pixels "
-                    f"(height x width), but the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
-                    "pass size=(height, width) to resize all, or crop or resize them in a map",
+                    f"row {row}, {self._files.path(row)}: the image is "
+                    f"{image.shape[0]}x{image.shape[1]} pixels (height x width), but "
+                    f"the first, {self._files.path(0)}, is {wanted[0]}x{wanted[1]}; "
+                    "pass size=(height, width) to resize all, or crop or resize them "
+                    "in a map",
                     argument="size",
                 )
             yield image
@@ -179,9 +219,11 @@ class ImageSource(BaseSource):
                 yield self._rendering(content)
             except FAILURES as error:
                 raise SourceError(
-                    f"row {row}, {self._files.path(row)}: it can't be decoded as an image: {error}; copy the file "
-                    f"again, or leave it out: dataset.exclude([{row}]); dataset.source.damaged() finds all such rows "
-                    "(of a JPEG, damaged='accept' takes what can be decoded)"
+                    f"row {row}, {self._files.path(row)}: it can't be decoded as an "
+                    f"image: {error}; copy the file again, or leave it out: "
+                    f"dataset.exclude([{row}]); dataset.source.damaged() finds all "
+                    "such rows (of a JPEG, damaged='accept' takes what can be "
+                    "decoded)"
                 ) from error
 
     def _contents(self, rows: Integers) -> Iterable[bytes]:
@@ -190,7 +232,10 @@ class ImageSource(BaseSource):
             return map(self._content, rows.tolist())
         # All requests at once.
         paths = map(self._files.path, rows.tolist())
-        ranges = [ByteRange(path, 0, size) for path, size in zip(paths, sizes[rows].tolist(), strict=True)]
+        ranges = [
+            ByteRange(path, 0, size)
+            for path, size in zip(paths, sizes[rows].tolist(), strict=True)
+        ]
         return self._remote.read(ranges)[0]
 
     def _content(self, row: int) -> bytes:
@@ -200,5 +245,6 @@ class ImageSource(BaseSource):
                 return file.read()
         except OSError as error:
             raise SourceError(
-                f"row {row}, {path}: it can't be read: {error.strerror}; open the folder again to list its files"
+                f"row {row}, {path}: it can't be read: {error.strerror}; open the "
+                "folder again to list its files"
             ) from error

@@ -12,15 +12,22 @@ _UNMAKE = ("_unbatched", "_unlisted")
 def batching_verb(data: Any) -> str:
     """The verb that makes batches of the rows of a stream, as far as the library tells; empty: none does."""
     if comes_from(data, "grain", "IterDataset"):
-        return ".batch(…)" if _grain_makes_batches(data) else ""
+        if _grain_makes_batches(data):
+            return ".batch(…)"
+        return ""
     if comes_from(data, "webdataset", "DataPipeline"):
         return _verb_of_pipeline(data.pipeline)
-    return ".batch(…)" if _pipe_makes_batches(data) else ""
+    if _pipe_makes_batches(data):
+        return ".batch(…)"
+    return ""
 
 
 def _grain_makes_batches(data: Any) -> bool:
     kind = type(data)
-    name = kind.__name__ if kind.__module__.startswith("grain.") else ""
+    if kind.__module__.startswith("grain."):
+        name = kind.__name__
+    else:
+        name = ""
     if name.startswith("FlatMap"):  # which may take batches apart
         return False
     return name.startswith("Batch") or any(map(_grain_makes_batches, data.parents))
@@ -40,7 +47,9 @@ def _verb_of_pipeline(stages: list[Any]) -> str:
 
 def _pipe_makes_batches(data: Any) -> bool:
     """Whether a pipe of `torch.utils.data.datapipes` makes batches."""
-    while data is not None and type(data).__module__.startswith("torch.utils.data.datapipes."):
+    while data is not None and type(data).__module__.startswith(
+        "torch.utils.data.datapipes."
+    ):
         name = type(data).__name__
         if name in ("BatcherIterDataPipe", "UnBatcherIterDataPipe"):
             return name.startswith("Batcher")

@@ -21,7 +21,16 @@ _ENDLESS = MOST_POSITIONS  # Grain says 2**63 - 1 for a dataset without an end
 # Element i is computed from element i of the parent.
 _ROW_BY_ROW = {"Map", "MapWithIndex", "RandomMap", "Filter", "_WithSeed"}
 # Records are the same in every epoch if those of the parents are.
-_SAME_RECORDS = {*_ROW_BY_ROW, "Source", "Range", "Slice", "Concatenate", "Zip", "Repeat", "Batch"}
+_SAME_RECORDS = {
+    *_ROW_BY_ROW,
+    "Source",
+    "Range",
+    "Slice",
+    "Concatenate",
+    "Zip",
+    "Repeat",
+    "Batch",
+}
 # The same record may have another value in each epoch: Grain's indices continue from epoch to epoch.
 _RANDOM = {"MapWithIndex", "RandomMap"}
 
@@ -43,16 +52,23 @@ class GrainSource(BaseSource):
     spec: Tree | None = None  # until the first read
 
     def __init__(self, dataset: Any):
-        self._dataset, self._object = dataset, UserObject(dataset)
+        self._dataset = dataset
+        self._object = UserObject(dataset)
         self._length = _epoch_length(dataset)
         kinds = set(map(_kind, _chain(dataset)))
         own_epochs = not kinds <= _SAME_RECORDS
         random = own_epochs or not kinds.isdisjoint(_RANDOM)
         self.traits = Traits(
-            reads_examples=True, owns_memory=True, random=random, own_epochs=own_epochs, runs_python=True
+            reads_examples=True,
+            owns_memory=True,
+            random=random,
+            own_epochs=own_epochs,
+            runs_python=True,
         )
         # The second epoch of a slice of an endless dataset begins after 2**63 - 1 rows.
-        self._cut = len(dataset) < _ENDLESS and any(len(each) >= _ENDLESS for each in _chain(dataset))
+        self._cut = len(dataset) < _ENDLESS and any(
+            len(each) >= _ENDLESS for each in _chain(dataset)
+        )
 
     def __repr__(self) -> str:
         return f"Grain's {type(self._dataset).__name__}"
@@ -72,32 +88,42 @@ class GrainSource(BaseSource):
         rows = check_rows(visits.rows, self._length)
         if _epoch_length(self._dataset) != self._length:
             raise SourceError(
-                f"the Grain dataset had {self._length} rows and has {_epoch_length(self._dataset)} now; open it again"
+                f"the Grain dataset had {self._length} rows and has "
+                f"{_epoch_length(self._dataset)} now; open it again"
             )
         if self._cut and visits.epochs.any():
             raise SourceError(
-                f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one without end, and has one epoch; "
-                "pass num_epochs=1, or slice it before .repeat()"
+                f"epoch {visits.epochs.max()}: the Grain dataset is a slice of one "
+                "without end, and has one epoch; pass num_epochs=1, or slice it "
+                "before .repeat()"
             )
         examples = self._object.call(self._elements, rows, visits.epochs)
-        missing = [number for number, example in enumerate(examples) if example is None]
+        missing = [
+            number for number, example in enumerate(examples) if example is None
+        ]
         if missing:
             raise LeafError(
-                f"row {rows[missing[0]]}: the Grain dataset gave None instead of an example in epoch "
-                f"{visits.epochs[missing[0]]}; return one for every row, or, if they are the same in every epoch, "
-                "leave them out: loadax.from_grain(data.filter(lambda example: True))"
+                f"row {rows[missing[0]]}: the Grain dataset gave None instead of an "
+                f"example in epoch {visits.epochs[missing[0]]}; return one for every "
+                "row, or, if they are the same in every epoch, leave them out: "
+                "loadax.from_grain(data.filter(lambda example: True))"
             )
         return all_with_arrays(examples)
 
     def _elements(self, rows: Integers, epochs: Integers) -> list[Tree]:
-        dataset, indices = self._dataset, (rows + epochs * self._length).tolist()
+        dataset = self._dataset
+        indices = (rows + epochs * self._length).tolist()
         # It has no public name, but all of Grain's datasets have it for their own batches. Reading element by element
         # takes half as long again.
         many = getattr(dataset, "_getitems", None)
         if many is not None and len(indices) > 1:
             with suppress(Exception):  # the loop below finds the element that failed
                 return list(many(indices))
-        return each_item(dataset, indices, lambda n: f"[{indices[n]}], which is row {rows[n]} of epoch {epochs[n]}")
+        return each_item(
+            dataset,
+            indices,
+            lambda n: f"[{indices[n]}], which is row {rows[n]} of epoch {epochs[n]}",
+        )
 
 
 @final
@@ -112,7 +138,9 @@ class PresenceSource(BaseSource):
         self._length = _epoch_length(dataset)
 
     def read(self, rows: Integers) -> Tree:
-        return np.array([self._dataset[row] is not None for row in rows.tolist()], bool)
+        return np.array(
+            [self._dataset[row] is not None for row in rows.tolist()], bool
+        )
 
 
 def open_grain(data: Any) -> tuple[BaseSource, PresenceSource | None]:
@@ -124,12 +152,16 @@ def open_grain(data: Any) -> tuple[BaseSource, PresenceSource | None]:
     batched = next((part for part in _chain(data) if _kind(part) == "Batch"), None)
     if batched is not None:
         raise ArgumentError(
-            f"the Grain dataset makes batches ({batched}), so each of its rows would be one; "
-            "pass the dataset before .batch(), and batch_size= to the Dataloader"
+            f"the Grain dataset makes batches ({batched}), so each of its rows would "
+            "be one; pass the dataset before .batch(), and batch_size= to the "
+            "Dataloader"
         )
     # A dataset of records alone is read without Grain, which is faster, and many at once if they have __getitems__.
     # The records have no public name.
-    records = getattr(data, "_source", None) if _kind(data) == "Source" else None
+    if _kind(data) == "Source":
+        records = getattr(data, "_source", None)
+    else:
+        records = None
     if records is not None:
         return ObjectSource(records), None
     sparse = any(_kind(part) == "Filter" for part in _chain(data))
@@ -153,13 +185,20 @@ def refuse_grain(data: Any) -> None:
         ArgumentError: Says what to pass instead.
     """
     remedies = {
-        ("IterDataset", "DatasetIterator"): "the MapDataset before .to_iter_dataset()",
-        ("DataLoader", "DataLoaderIterator"): "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
+        (
+            "IterDataset",
+            "DatasetIterator",
+        ): "the MapDataset before .to_iter_dataset()",
+        (
+            "DataLoader",
+            "DataLoaderIterator",
+        ): "its data source: loadax.from_source(data_source).shuffle(seed).map(fn)",
     }
     for names, remedy in remedies.items():
         if comes_from(data, "grain", *names):
             raise ArgumentError(
-                f"the data is Grain's {type(data).__name__}, which can only be iterated over; pass {remedy}"
+                f"the data is Grain's {type(data).__name__}, which can only be "
+                f"iterated over; pass {remedy}"
             )
 
 
@@ -175,8 +214,9 @@ def _epoch_length(dataset: Any) -> int:
             return len(below.parents[0])
         if _kind(below) not in _ROW_BY_ROW:
             raise ArgumentError(
-                f"the Grain dataset is endless, and its {type(below).__name__} hides how long an epoch is; leave out "
-                "the .repeat() before it, and pass num_epochs=None to the Dataloader, or cut it to one epoch: "
+                f"the Grain dataset is endless, and its {type(below).__name__} hides "
+                "how long an epoch is; leave out the .repeat() before it, and pass "
+                "num_epochs=None to the Dataloader, or cut it to one epoch: "
                 "loadax.from_grain(data[:rows])"
             )
         below = below.parents[0]
@@ -195,8 +235,9 @@ def _deciding(dataset: Any) -> Any:
     if set(map(_kind, _chain(deciding))) <= _SAME_RECORDS - _RANDOM:
         return deciding
     raise ArgumentError(
-        "the Grain dataset shuffles or maps at random before a .filter, so each epoch may have other rows; pass the "
-        "dataset with its filter alone, and shuffle and map with loadax: "
+        "the Grain dataset shuffles or maps at random before a .filter, so each "
+        "epoch may have other rows; pass the dataset with its filter alone, and "
+        "shuffle and map with loadax: "
         "loadax.from_grain(base.filter(fn)).shuffle(seed).map(fn, rng=True)"
     )
 
@@ -211,4 +252,6 @@ def _chain(dataset: Any) -> Iterator[Any]:
 
 def _kind(dataset: Any) -> str:
     """Name of Grain's class without MapDataset; "" for a user's class, which may do anything."""
-    return type(dataset).__name__.removesuffix("MapDataset") if type(dataset).__module__.startswith("grain.") else ""
+    if type(dataset).__module__.startswith("grain."):
+        return type(dataset).__name__.removesuffix("MapDataset")
+    return ""

@@ -43,30 +43,44 @@ def filter_function(given: Any) -> Any:
     method = _method(given, "filter")
     if method is None:
         refuse_transform(given, "filter")
-    return given if method is None else method
+    if method is None:
+        return given
+    return method
 
 
 def _method(given: Any, *names: str) -> Callable[..., Any] | None:
     if not _is_transform(given):
         return None
-    return next((method for name in names if callable(method := getattr(given, name, None))), None)
+    return next(
+        (method for name in names if callable(method := getattr(given, name, None))),
+        None,
+    )
 
 
 def _is_transform(given: Any) -> bool:
     """Whether an object is one of Grain's, or like them: neither a function nor data, which has such methods too."""
-    return comes_from(given, "grain.transforms", *_CLASSES) or not (callable(given) or _is_data(given))
+    return comes_from(given, "grain.transforms", *_CLASSES) or not (
+        callable(given) or _is_data(given)
+    )
 
 
 def _is_data(given: Any) -> bool:
-    return any(hasattr(given, name) for name in ("__len__", "__getitem__", "__iter__"))
+    return any(
+        hasattr(given, name) for name in ("__len__", "__getitem__", "__iter__")
+    )
 
 
 def _refuse_class(given: Any, verb: str, *methods: str) -> None:
     """Refuses a class of transforms, which would be called in place of its method."""
-    if isinstance(given, type) and not _is_data(given) and any(hasattr(given, name) for name in methods):
+    if (
+        isinstance(given, type)
+        and not _is_data(given)
+        and any(hasattr(given, name) for name in methods)
+    ):
         raise ArgumentError(
-            f"fn={given.__name__} is a class with a method {next(name for name in methods if hasattr(given, name))}; "
-            f"pass an instance of it: {verb}({given.__name__}(…))"
+            f"fn={given.__name__} is a class with a method "
+            f"{next(name for name in methods if hasattr(given, name))}; pass an "
+            f"instance of it: {verb}({given.__name__}(…))"
         )
 
 
@@ -79,4 +93,7 @@ def refuse_transform(given: Any, verb: str) -> None:
     if _is_transform(given):
         for name, remedy in _REMEDIES.items():
             if hasattr(given, name):
-                raise ArgumentError(f"fn={given!r:.100} has {name}, and {verb}() can't apply that; {remedy}")
+                raise ArgumentError(
+                    f"fn={given!r:.100} has {name}, and {verb}() can't apply that; "
+                    f"{remedy}"
+                )

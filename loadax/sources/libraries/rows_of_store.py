@@ -28,10 +28,20 @@ class StoreSource(BaseSource):
 
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree, is_leaf=is_stored)
-        self._arrays = [_open(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
-        self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
-        self.spec = self._structure.build(ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays)
-        self.traits = Traits(owns_memory=True, concurrent_reads=max(array.reads for array in self._arrays))
+        self._arrays = [
+            _open(leaf, path)
+            for leaf, path in zip(leaves, self._structure.paths, strict=True)
+        ]
+        self._length = common_length(
+            self._structure.paths, [array.shape[0] for array in self._arrays]
+        )
+        self.spec = self._structure.build(
+            ArraySpec(tuple(array.shape[1:]), array.dtype) for array in self._arrays
+        )
+        self.traits = Traits(
+            owns_memory=True,
+            concurrent_reads=max(array.reads for array in self._arrays),
+        )
 
     def __repr__(self) -> str:
         return " and ".join(sorted({array.text for array in self._arrays}))
@@ -39,12 +49,19 @@ class StoreSource(BaseSource):
     @property
     def chunks(self) -> range | None:
         """First rows of the chunks of the largest leaf; None if rows are decoded one by one."""
-        largest = max(self._arrays, key=lambda array: ArraySpec(array.shape[1:], array.dtype).nbytes)
-        return range(0, self._length, largest.chunk_rows) if largest.chunk_rows > 1 else None
+        largest = max(
+            self._arrays,
+            key=lambda array: ArraySpec(array.shape[1:], array.dtype).nbytes,
+        )
+        if largest.chunk_rows > 1:
+            return range(0, self._length, largest.chunk_rows)
+        return None
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, self._length)
-        return self._structure.build(np.asarray(array.rows(rows), array.dtype) for array in self._arrays)
+        return self._structure.build(
+            np.asarray(array.rows(rows), array.dtype) for array in self._arrays
+        )
 
 
 def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
@@ -54,7 +71,14 @@ def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
         "h5py": _of_hdf5,
         "xarray": _of_xarray,
     }
-    return next((openers[module] for module, name in STORES.items() if comes_from(data, module, name)), None)
+    return next(
+        (
+            openers[module]
+            for module, name in STORES.items()
+            if comes_from(data, module, name)
+        ),
+        None,
+    )
 
 
 def _open(leaf: Any, path: str) -> "_Stored":
@@ -63,8 +87,8 @@ def _open(leaf: Any, path: str) -> "_Stored":
         return _OfSource(ArraySource({path: leaf}))
     if not getattr(leaf, "shape", None):
         raise SourceError(
-            f"leaf {path or 'given'} is a scalar of {type(leaf).__module__.partition('.')[0]} without rows; "
-            "leave it out"
+            f"leaf {path or 'given'} is a scalar of "
+            f"{type(leaf).__module__.partition('.')[0]} without rows; leave it out"
         )
     return opener(leaf)
 
@@ -72,10 +96,16 @@ def _open(leaf: Any, path: str) -> "_Stored":
 @final
 class _OfSource:
     def __init__(self, source: BaseSource):
-        self._source, self.text, self.reads = source, repr(source), source.traits.concurrent_reads
+        self._source = source
+        self.text = repr(source)
+        self.reads = source.traits.concurrent_reads
         (spec,), _ = flatten_spec(source.spec)
-        self.shape, self.dtype = (len(source), *spec.shape), spec.dtype
-        self.chunk_rows = source.chunks.step if isinstance(source.chunks, range) else 1
+        self.shape = (len(source), *spec.shape)
+        self.dtype = spec.dtype
+        if isinstance(source.chunks, range):
+            self.chunk_rows = source.chunks.step
+        else:
+            self.chunk_rows = 1
 
     def rows(self, rows: Integers) -> Array:
         (leaf,), _ = flatten(self._source.read(rows))
@@ -86,15 +116,30 @@ class _OfSource:
 class _OfLibrary:
     """Rows of an open array, which pickles as `reopen`: a function and its arguments; None: it has no file."""
 
-    def __init__(self, array: Any, text: str, reads: int, chunk_rows: int, reopen: tuple[Any, ...] | None):
-        self._array, self.text, self.reads, self.chunk_rows, self._reopen = array, text, reads, chunk_rows, reopen
-        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype).newbyteorder("=")
+    def __init__(
+        self,
+        array: Any,
+        text: str,
+        reads: int,
+        chunk_rows: int,
+        reopen: tuple[Any, ...] | None,
+    ):
+        self._array = array
+        self.text = text
+        self.reads = reads
+        self.chunk_rows = chunk_rows
+        self._reopen = reopen
+        self.shape = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype).newbyteorder("=")
 
     def rows(self, rows: Integers) -> Array:
         run = _run(rows)
         if run is not None or self.reads > 1:
             read = np.asarray(self._array[rows if run is None else run])
-            return read if read.flags.owndata else read.copy()  # a view of memory, as xarray gives
+            # a view of memory, as xarray gives
+            if read.flags.owndata:
+                return read
+            return read.copy()
         # HDF5, which one thread reads, takes ascending rows without repeats.
         ascending, places = np.unique(rows, return_inverse=True)
         run = _run(ascending)
@@ -103,8 +148,9 @@ class _OfLibrary:
     def __reduce__(self) -> Any:
         if self._reopen is None:
             raise SourceError(
-                f"the {self.text} are of a file object, or of memory without a file ({self._array.file.filename!r}), "
-                "which other processes can't open; open them by a path: h5py.File(path), or use worker_type='thread', "
+                f"the {self.text} are of a file object, or of memory without a file "
+                f"({self._array.file.filename!r}), which other processes can't open; "
+                "open them by a path: h5py.File(path), or use worker_type='thread', "
                 "without executor= and remote="
             )
         return self._reopen
@@ -112,8 +158,13 @@ class _OfLibrary:
 
 def _run(rows: Integers) -> slice | None:
     """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
-    first = int(rows[0]) if len(rows) else 0
-    return slice(first, first + len(rows)) if (np.diff(rows) == 1).all() else None
+    if len(rows):
+        first = int(rows[0])
+    else:
+        first = 0
+    if (np.diff(rows) == 1).all():
+        return slice(first, first + len(rows))
+    return None
 
 
 def _of_tensorstore(store: Any) -> _OfSource:
@@ -123,18 +174,28 @@ def _of_tensorstore(store: Any) -> _OfSource:
 
 
 def _of_zarr(array: Any) -> _OfLibrary:
-    for name in ("root", "path"):  # of local folders and zip files: else zarr reads zeros after os.chdir
+    # of local folders and zip files: else zarr reads zeros after os.chdir
+    for name in ("root", "path"):
         if isinstance(path := getattr(array.store, name, None), Path):
             setattr(array.store, name, path.absolute())
-    return _OfLibrary(array, "zarr arrays", 4, int(array.chunks[0]), (_of_zarr, (array,)))
+    return _OfLibrary(
+        array, "zarr arrays", 4, int(array.chunks[0]), (_of_zarr, (array,))
+    )
 
 
 def _of_hdf5(dataset: Any) -> _OfLibrary:
     file = Path(dataset.file.filename).absolute()
     is_path = dataset.file.driver != "fileobj" and file.is_file()
-    chunk_rows = int(dataset.chunks[0]) if dataset.chunks else 1
-    reopen = (_of_file, (str(file), dataset.name)) if is_path else None
-    return _OfLibrary(dataset, "HDF5 arrays", 1, chunk_rows, reopen)  # it has a global lock
+    if dataset.chunks:
+        chunk_rows = int(dataset.chunks[0])
+    else:
+        chunk_rows = 1
+    if is_path:
+        reopen = (_of_file, (str(file), dataset.name))
+    else:
+        reopen = None
+    # it has a global lock
+    return _OfLibrary(dataset, "HDF5 arrays", 1, chunk_rows, reopen)
 
 
 def _of_file(file: str, name: str) -> _OfLibrary:
@@ -145,7 +206,9 @@ def _of_file(file: str, name: str) -> _OfLibrary:
 
 def _of_xarray(array: Any) -> _OfLibrary:
     variable = array.variable  # without the coordinates, which rows don't need
-    return _OfLibrary(variable, "xarray arrays", 4, _chunk_rows(variable), (_of_xarray, (array,)))
+    return _OfLibrary(
+        variable, "xarray arrays", 4, _chunk_rows(variable), (_of_xarray, (array,))
+    )
 
 
 def _chunk_rows(variable: Any) -> int:

@@ -14,25 +14,40 @@ from loadax.sources.stream.source import Origin, StreamSource
 _LANES = 128
 
 
-def open_stream(open_lane: Any, lanes: int, spec: Any, batched: bool = False) -> StreamSource:
+def open_stream(
+    open_lane: Any, lanes: int, spec: Any, batched: bool = False
+) -> StreamSource:
     """The stream of a user's function.
 
     Raises:
         ArgumentError: If it is not a function of a lane and the number of lanes.
     """
-    remedy = "a function of a lane and the number of lanes that returns an iterable of rows"
+    remedy = (
+        "a function of a lane and the number of lanes that returns an iterable of "
+        "rows"
+    )
     lanes = integer("lanes", lanes, 1)
     if takes(open_lane, 3) is True and takes(open_lane, 2) is not True:
-        remedy += "; give its third argument a default, or call it epoch: open_lane(lane, lanes, epoch)"
+        remedy += (
+            "; give its third argument a default, or call it epoch: open_lane(lane, "
+            "lanes, epoch)"
+        )
     with_epoch = "epoch" in _parameters(open_lane)
-    needed = ["epoch"] if with_epoch and takes(open_lane, 2) is False else []
+    if with_epoch and takes(open_lane, 2) is False:
+        needed = ["epoch"]
+    else:
+        needed = []
     opened = function("open_lane", open_lane, remedy, "lane", "lanes", *needed)
 
     def open_epoch(lane: int, count: int, epoch: int) -> Any:
-        return opened(lane, count, epoch=epoch) if with_epoch else opened(lane, count)
+        if with_epoch:
+            return opened(lane, count, epoch=epoch)
+        return opened(lane, count)
 
     origin = Origin(name_of(opened), "loadax.from_stream(open_lane, lanes=…)")
-    return StreamSource(open_epoch, lanes, spec, origin, batched=flag("batched", batched))
+    return StreamSource(
+        open_epoch, lanes, spec, origin, batched=flag("batched", batched)
+    )
 
 
 def recognise_stream(data: Any) -> StreamSource | None:
@@ -47,11 +62,19 @@ def recognise_stream(data: Any) -> StreamSource | None:
         return open_huggingface_stream(data)
     if comes_from(data, "grain", "IterDataset"):
         return _one_lane(data, "a Grain IterDataset")
-    if any(kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__):
+    if any(
+        kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.")
+        for kind in type(data).__mro__
+    ):
         return _one_lane(data, f"a torch {type(data).__name__}")
     if inspect.isgeneratorfunction(data):
         if takes(data, 0) and not takes(data, 2):
-            return StreamSource(lambda lane, lanes, epoch: data(), 1, None, Origin(name_of(data)))  # noqa: ARG005
+            return StreamSource(
+                lambda lane, lanes, epoch: data(),  # noqa: ARG005
+                1,
+                None,
+                Origin(name_of(data)),
+            )
         return open_stream(data, _LANES, None)
     return None
 

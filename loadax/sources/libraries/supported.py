@@ -13,7 +13,10 @@ from loadax.sources.libraries.unsupported import refuse_known
 from loadax.sources.library import comes_from, is_stored, require
 from loadax.sources.library_arrays import is_array
 
-_TABLES = {"pyarrow": ("RecordBatchReader", "StructArray"), "duckdb": ("DuckDBPyRelation",)}
+_TABLES = {
+    "pyarrow": ("RecordBatchReader", "StructArray"),
+    "duckdb": ("DuckDBPyRelation",),
+}
 
 
 def open_supported(data: Any) -> Source | None:
@@ -30,16 +33,37 @@ def open_supported(data: Any) -> Source | None:
         return open_huggingface(data)
     if is_frame(data):
         arrays = plain_columns(data)
-        return _open_arrow(data) if arrays is None else ArraySource(arrays)
+        if arrays is None:
+            return _open_arrow(data)
+        return ArraySource(arrays)
     if comes_from(data, "zarr", "Group"):
         arrays = dict(sorted(data.arrays()))
-        return open_tree(_alike(arrays, {name: array.shape[:1] for name, array in arrays.items()}, "zarr group"))
+        return open_tree(
+            _alike(
+                arrays,
+                {name: array.shape[:1] for name, array in arrays.items()},
+                "zarr group",
+            )
+        )
     if comes_from(data, "xarray", "Dataset"):
-        return open_tree(_alike(dict(data), {name: array.dims[:1] for name, array in data.items()}, "xarray.Dataset"))
+        return open_tree(
+            _alike(
+                dict(data),
+                {name: array.dims[:1] for name, array in data.items()},
+                "xarray.Dataset",
+            )
+        )
     if any(comes_from(data, module, *names) for module, names in _TABLES.items()):
         return _open_arrow(data)
-    columns = is_stored(data) or is_column(data) or is_array(data) or comes_from(data, "h5py", "Group")
-    return open_tree(data) if columns else None
+    columns = (
+        is_stored(data)
+        or is_column(data)
+        or is_array(data)
+        or comes_from(data, "h5py", "Group")
+    )
+    if columns:
+        return open_tree(data)
+    return None
 
 
 def _open_arrow(data: Any) -> Source:
@@ -49,7 +73,9 @@ def _open_arrow(data: Any) -> Source:
     return open_arrow(data)
 
 
-def _alike(members: Mapping[Any, Any], firsts: Mapping[Any, tuple[Any, ...]], what: str) -> dict[Any, Any]:
+def _alike(
+    members: Mapping[Any, Any], firsts: Mapping[Any, tuple[Any, ...]], what: str
+) -> dict[Any, Any]:
     """The members, when all have the same first dimension.
 
     Raises:
@@ -58,11 +84,17 @@ def _alike(members: Mapping[Any, Any], firsts: Mapping[Any, tuple[Any, ...]], wh
     if not members:
         raise SourceError(f"the {what} has no arrays; pass one that has")
     if len(set(firsts.values())) > 1 or () in firsts.values():
-        shown = ", ".join(f"{name}: {first[0] if first else 'a single value'}" for name, first in firsts.items())
+        shown = ", ".join(
+            f"{name}: {first[0] if first else 'a single value'}"
+            for name, first in firsts.items()
+        )
         common = Counter(first for first in firsts.values() if first).most_common(1)
-        names = [name for name, first in firsts.items() if common and first == common[0][0]]
+        names = [
+            name for name, first in firsts.items() if common and first == common[0][0]
+        ]
         raise SourceError(
-            f"the arrays of the {what} have different first dimensions ({shown}), and a row is an entry of each; "
-            f"hand over those that belong together: loadax.as_dataset({{name: data[name] for name in {names!r}}})"
+            f"the arrays of the {what} have different first dimensions ({shown}), "
+            "and a row is an entry of each; hand over those that belong together: "
+            f"loadax.as_dataset({{name: data[name] for name in {names!r}}})"
         )
     return dict(members)

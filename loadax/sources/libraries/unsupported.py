@@ -12,12 +12,22 @@ from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from, is_stored
 
 # Rows of a matrix, of which `[[row]]` is sparse in all versions of SciPy.
-_SPARSE_ROWS = "loadax.from_arrays(np.arange(data.shape[0])).map(lambda row: {0}[[row]].toarray()[0])"
-_SPARSE = f"loadax.from_arrays(data.toarray()), or, row by row, {_SPARSE_ROWS.format('data.tocsr()')}"
+_SPARSE_ROWS = (
+    "loadax.from_arrays(np.arange(data.shape[0])).map(lambda row: "
+    "{0}[[row]].toarray()[0])"
+)
+_SPARSE = (
+    "loadax.from_arrays(data.toarray()), or, row by row, "
+    f"{_SPARSE_ROWS.format('data.tocsr()')}"
+)
 _BATCHES = "*(data[i] for i in range(len(data)))"
 _DENSE = "loadax.as_dataset({'x': data.X})"
 # Packages of Keras, and names of the class there.
-_KERAS = {"keras": ("PyDataset",), "tf_keras": ("Sequence",), "tensorflow": ("PyDataset", "Sequence")}
+_KERAS = {
+    "keras": ("PyDataset",),
+    "tf_keras": ("Sequence",),
+    "tensorflow": ("PyDataset", "Sequence"),
+}
 
 _BY_CLASS = (
     ("polars", "LazyFrame", "loadax.as_dataset(data.collect())"),
@@ -44,31 +54,48 @@ def refuse_known(data: Any) -> None:
 
         path = os.fspath(data)
         found = find_format(path)
-        others = f"loadax.{', '.join(FORMATS)}, or what another library makes of it: loadax.as_dataset(…)"
-        raise ArgumentError(f"data={data!r} is a path; open it: {others if found is None else found.call(path)}")
-    refuse_grain(data)
-    if any(base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ()) for base in type(data).__mro__):
+        others = (
+            f"loadax.{', '.join(FORMATS)}, or what another library makes of it: "
+            "loadax.as_dataset(…)"
+        )
         raise ArgumentError(
-            f"the data is {type_text(data)} of Keras, each entry of which is a batch, not a row; hand over what it "
-            "makes batches of, or take them apart in memory: "
-            f"loadax.from_arrays(jax.tree.map(lambda *leaves: np.concatenate(leaves), {_BATCHES}))"
+            f"data={data!r} is a path; open it: "
+            f"{others if found is None else found.call(path)}"
+        )
+    refuse_grain(data)
+    if any(
+        base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ())
+        for base in type(data).__mro__
+    ):
+        raise ArgumentError(
+            f"the data is {type_text(data)} of Keras, each entry of which is a "
+            "batch, not a row; hand over what it makes batches of, or take them "
+            "apart in memory: loadax.from_arrays(jax.tree.map(lambda *leaves: "
+            f"np.concatenate(leaves), {_BATCHES}))"
         )
     if comes_from(data, "anndata", "AnnData"):
-        is_sparse = hasattr(data.X, "toarray") or comes_from(data.X, "anndata.abc", "CSRDataset", "CSCDataset")
-        rows = "loadax.from_arrays(np.arange(data.n_obs)).map(lambda row: {'x': data.X[[row]].toarray()[0]})"
+        is_sparse = hasattr(data.X, "toarray") or comes_from(
+            data.X, "anndata.abc", "CSRDataset", "CSCDataset"
+        )
+        rows = (
+            "loadax.from_arrays(np.arange(data.n_obs)).map(lambda row: {'x': "
+            "data.X[[row]].toarray()[0]})"
+        )
         raise ArgumentError(
-            f"the data is {type_text(data)}, of which [row] is another table; hand over its arrays: "
-            f"{rows if is_sparse else _DENSE}"
+            f"the data is {type_text(data)}, of which [row] is another table; hand "
+            f"over its arrays: {rows if is_sparse else _DENSE}"
         )
     for module, name, line in _BY_CLASS:
         if comes_from(data, module, name):
             raise ArgumentError(
-                f"the data is {type_text(data)}, which can't be read by rows; make arrays of it: {line}"
+                f"the data is {type_text(data)}, which can't be read by rows; make "
+                f"arrays of it: {line}"
             )
     if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
         raise ArgumentError(
-            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a dataset of its own; "
-            f"hand over one of them: loadax.as_dataset(data[{next(iter(data))!r}])"
+            f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a "
+            "dataset of its own; hand over one of them: "
+            f"loadax.as_dataset(data[{next(iter(data))!r}])"
         )
 
 
@@ -79,27 +106,42 @@ def refuse_unreadable(data: Any) -> None:
         ArgumentError: says what to write.
     """
     if hasattr(data, "__arrow_c_stream__"):
-        raise ArgumentError(f"the data is {type_text(data)} of columns; open it as a table: loadax.from_arrow(data)")
+        raise ArgumentError(
+            f"the data is {type_text(data)} of columns; open it as a table: "
+            "loadax.from_arrow(data)"
+        )
     readable = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     # Those of torch have a __getitem__ that raises, and may have a length.
-    if readable and all(each.__name__ != "IterableDataset" for each in type(data).__mro__):
+    if readable and all(
+        each.__name__ != "IterableDataset" for each in type(data).__mro__
+    ):
         return
     if hasattr(data, "as_numpy_iterator"):
         line = "loadax.from_source(list(data.as_numpy_iterator()))"
-    elif all(hasattr(getattr(data, "dataset", None), each) for each in ("__len__", "__getitem__")):
-        line = "loadax.from_source(data.dataset), which the Dataloader shuffles and batches"
+    elif all(
+        hasattr(getattr(data, "dataset", None), each)
+        for each in ("__len__", "__getitem__")
+    ):
+        line = (
+            "loadax.from_source(data.dataset), which the Dataloader shuffles and "
+            "batches"
+        )
     elif recognise_stream(getattr(data, "dataset", None)) is not None:
-        line = "loadax.as_dataset(data.dataset), a stream, which the Dataloader batches"
+        line = (
+            "loadax.as_dataset(data.dataset), a stream, which the Dataloader batches"
+        )
     elif hasattr(data, "__iter__"):
         line = (
-            "loadax.from_source(list(data)), which holds all of it in memory, a function that yields the rows, which "
-            "is read as a stream (see loadax.from_stream)"
+            "loadax.from_source(list(data)), which holds all of it in memory, a "
+            "function that yields the rows, which is read as a stream (see "
+            "loadax.from_stream)"
         )
     else:
         return
     raise ArgumentError(
-        f"the data is {type_text(data)}, which can only be iterated over, so it can't be read at any row; "
-        f"hand over what can be: {line}, or an object with __len__ and __getitem__"
+        f"the data is {type_text(data)}, which can only be iterated over, so it "
+        f"can't be read at any row; hand over what can be: {line}, or an object with "
+        "__len__ and __getitem__"
     )
 
 
@@ -111,8 +153,9 @@ def refuse_mapping(data: Any) -> None:
     """
     if isinstance(data, Mapping) and set(data) != set(range(len(data))):
         raise ArgumentError(
-            f"the data is {type_text(data)} with the keys {some(map(repr, data), 5)}, so its entries are no "
-            "rows; of arrays, one row an entry of each: loadax.from_arrays(data)"
+            f"the data is {type_text(data)} with the keys "
+            f"{some(map(repr, data), 5)}, so its entries are no rows; of arrays, one "
+            "row an entry of each: loadax.from_arrays(data)"
         )
 
 
@@ -120,11 +163,21 @@ def _is_dataset(value: Any) -> bool:
     """Whether a value of a mapping has rows and is no column."""
     if is_frame(value) or is_grain(value):
         return True
-    if is_stored(value) or is_column(value) or isinstance(value, list | tuple | str | bytes | Mapping):
+    if (
+        is_stored(value)
+        or is_column(value)
+        or isinstance(value, list | tuple | str | bytes | Mapping)
+    ):
         return False
-    if hasattr(value, "__array__") or hasattr(value, "dtype") or comes_from(value, "zarr", "Group"):
+    if (
+        hasattr(value, "__array__")
+        or hasattr(value, "dtype")
+        or comes_from(value, "zarr", "Group")
+    ):
         return False
     streams = any(each.__name__ == "IterableDataset" for each in type(value).__mro__)
     return streams or (
-        hasattr(value, "__len__") and hasattr(value, "__getitem__") and not comes_from(value, "datasets", "Column")
+        hasattr(value, "__len__")
+        and hasattr(value, "__getitem__")
+        and not comes_from(value, "datasets", "Column")
     )

@@ -16,7 +16,9 @@ from loadax.sources.arrays import ArraySource
 from loadax.sources.stream_array import StreamArray
 
 
-def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> ArraySource:
+def open_npy(
+    paths: Any, cache: Any = None, cache_bytes: int = 16 << 30
+) -> ArraySource:
     """Opens one `.npy` file, or a pytree of them.
 
     Args:
@@ -29,21 +31,43 @@ def open_npy(paths: Any, cache: Any = None, cache_bytes: int = 16 << 30) -> Arra
     """
     files = files_with_cache(cache, cache_bytes)
     given, structure = flatten(paths)
-    local = [local_path(path("paths", each, "the path of a .npy file, or a pytree of paths")) for each in given]
+    local = [
+        local_path(
+            path("paths", each, "the path of a .npy file, or a pytree of paths")
+        )
+        for each in given
+    ]
     locations = [str(file or url) for file, url in zip(local, given, strict=True)]
     arrays: list[Any] = []
-    for location, file, header in zip(locations, local, read_npy_headers(files, locations), strict=True):
+    for location, file, header in zip(
+        locations, local, read_npy_headers(files, locations), strict=True
+    ):
         if not header.shape:
-            raise SourceError(f"{location} is a scalar without rows; give it a first dimension")
+            raise SourceError(
+                f"{location} is a scalar without rows; give it a first dimension"
+            )
         if file is not None:
-            order: Literal["C", "F"] = "F" if header.fortran else "C"
+            order: Literal["C", "F"]
+            if header.fortran:
+                order = "F"
+            else:
+                order = "C"
             # NumPy's own map keeps a descriptor.
-            arrays.append(np.ndarray(header.shape, header.dtype, FileMap(file).bytes, header.begin, order=order))
+            arrays.append(
+                np.ndarray(
+                    header.shape,
+                    header.dtype,
+                    FileMap(file).bytes,
+                    header.begin,
+                    order=order,
+                )
+            )
             continue
         if header.fortran and len(header.shape) > 1:
             raise SourceError(
-                f"{location} is in Fortran order, so the bytes of a row are scattered over the file; save "
-                "numpy.ascontiguousarray(array), or copy the file to this machine"
+                f"{location} is in Fortran order, so the bytes of a row are "
+                "scattered over the file; save numpy.ascontiguousarray(array), or "
+                "copy the file to this machine"
             )
         stream = open_stream([FileSpan(location, header.begin, header.size)], files)
         arrays.append(StreamArray(stream, header.dtype, header.shape))

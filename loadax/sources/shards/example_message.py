@@ -18,7 +18,10 @@ from loadax.sources.library import require
 Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
 _OBJECT = np.dtype(object)
-_MEANT = "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a tuple, or None for any length"
+_MEANT = (
+    "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a "
+    "tuple, or None for any length"
+)
 
 # Fields of each message, numbered from 1 on.
 _FIELDS = {
@@ -71,7 +74,9 @@ def example_class() -> tuple[Any, type[Exception]]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="loadax", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="example.proto", package="loadax", syntax="proto3"
+    )
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for number, (field, declared) in enumerate(fields.items(), 1):
@@ -88,7 +93,9 @@ def example_class() -> tuple[Any, type[Exception]]:
             message.oneof_decl.add(name="kind")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("loadax.Example")), DecodeError
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("loadax.Example")
+    ), DecodeError
 
 
 class Feature(NamedTuple):
@@ -102,7 +109,9 @@ class Feature(NamedTuple):
     spec: ArraySpec
     ragged: bool = False
 
-    def value(self, example: Mapping[str, Value], name: str, row: Callable[[], str]) -> Any:
+    def value(
+        self, example: Mapping[str, Value], name: str, row: Callable[[], str]
+    ) -> Any:
         """The leaf of one example.
 
         Raises:
@@ -111,27 +120,55 @@ class Feature(NamedTuple):
         stored = example.get(name)
         wanted = self.spec.dtype
         if stored is None:
-            has = ", ".join(f"{key} ({_described(value)})" for key, value in sorted(example.items())) or "none"
-            raise LeafError(f"{row()} has no feature {name!r}; its features: {has}", argument="features")
+            has = (
+                ", ".join(
+                    f"{key} ({_described(value)})"
+                    for key, value in sorted(example.items())
+                )
+                or "none"
+            )
+            raise LeafError(
+                f"{row()} has no feature {name!r}; its features: {has}",
+                argument="features",
+            )
         if isinstance(stored, list):
             if wanted == _OBJECT and len(stored) == 1:
                 return stored[0]
             if len(stored) or wanted == _OBJECT:
                 raise self._other(stored, name, row)
             stored = np.empty(0, np.int64)  # a list without values has no kind
-        other_kind = wanted == _OBJECT or (stored.dtype.kind == "f" and wanted.kind not in "fc")
-        if other_kind or (not self.ragged and stored.size * wanted.itemsize != self.spec.nbytes):
+        other_kind = wanted == _OBJECT or (
+            stored.dtype.kind == "f" and wanted.kind not in "fc"
+        )
+        if other_kind or (
+            not self.ragged and stored.size * wanted.itemsize != self.spec.nbytes
+        ):
             raise self._other(stored, name, row)
         array = stored.astype(wanted, copy=False)
         if array is not stored and wanted.kind in "iu" and (array != stored).any():
-            raise LeafError(f"{row()}: feature {name!r} has values that {wanted} can't hold; pass a wider dtype")
-        return array if self.ragged else array.reshape(self.spec.shape)[()]
+            raise LeafError(
+                f"{row()}: feature {name!r} has values that {wanted} can't hold; "
+                "pass a wider dtype"
+            )
+        if self.ragged:
+            return array
+        return array.reshape(self.spec.shape)[()]
 
     def _other(self, stored: Value, name: str, row: Callable[[], str]) -> LeafError:
-        shape = "[any length]" if self.ragged else list(self.spec.shape) if self.spec.shape else ""
-        asked = "bytes" if self.spec.dtype == _OBJECT else f"{self.spec.dtype}{shape}"
+        shape = (
+            "[any length]"
+            if self.ragged
+            else list(self.spec.shape)
+            if self.spec.shape
+            else ""
+        )
+        if self.spec.dtype == _OBJECT:
+            asked = "bytes"
+        else:
+            asked = f"{self.spec.dtype}{shape}"
         return LeafError(
-            f"{row()}: feature {name!r} is {_described(stored)}, but features= asks for {asked}; pass {_MEANT}",
+            f"{row()}: feature {name!r} is {_described(stored)}, but features= asks "
+            f"for {asked}; pass {_MEANT}",
             argument="features",
         )
 
@@ -142,8 +179,14 @@ def features_of(given: Any) -> dict[str, Feature]:
     Raises:
         ArgumentError: When it is not a dict of features; shows it.
     """
-    if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
-        raise ArgumentError(f"features={given!r}: pass a dict from names of features to {_MEANT}")
+    if (
+        not isinstance(given, Mapping)
+        or not given
+        or not all(isinstance(name, str) for name in given)
+    ):
+        raise ArgumentError(
+            f"features={given!r}: pass a dict from names of features to {_MEANT}"
+        )
     return {name: _feature(name, given[name]) for name in sorted(given)}
 
 
@@ -154,23 +197,40 @@ def features_like(example: Mapping[str, Value]) -> dict[str, Any]:
         if isinstance(value, list):
             given |= {name: bytes} if len(value) == 1 else {}
         elif len(value):
-            given[name] = value.dtype.name if len(value) == 1 else (value.dtype.name, len(value))
+            if len(value) == 1:
+                given[name] = value.dtype.name
+            else:
+                given[name] = (value.dtype.name, len(value))
     return given
 
 
 def _feature(name: str, given: Any) -> Feature:
     if given is bytes:
         return Feature(ArraySpec((), _OBJECT))
-    dtype, shape = given if isinstance(given, tuple | list) and len(given) == 2 else (given, ())
-    shape = (shape,) if isinstance(shape, int) else shape
-    if shape is not None and not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+    if isinstance(given, tuple | list) and len(given) == 2:
+        dtype, shape = given
+    else:
+        dtype, shape = (given, ())
+    if isinstance(shape, int):
+        shape = (shape,)
+    if shape is not None and not all(
+        isinstance(extent, int) and extent >= 0 for extent in shape
+    ):
         raise ArgumentError(f"features[{name!r}]={given!r}: pass {_MEANT}")
     plain = checked_dtype(f"features[{name!r}]", dtype)
     if plain.kind not in "iufb":
         raise ArgumentError(f"features[{name!r}]={given!r} is {plain}: pass {_MEANT}")
-    return Feature(ArraySpec((0,) if shape is None else tuple(shape), plain), ragged=shape is None)
+    return Feature(
+        ArraySpec((0,) if shape is None else tuple(shape), plain),
+        ragged=shape is None,
+    )
 
 
 def _described(value: Value) -> str:
-    kind = "bytes" if isinstance(value, list) else f"{value.dtype}"
-    return f"{len(value)} {kind}" if len(value) != 1 else f"one {kind}"
+    if isinstance(value, list):
+        kind = "bytes"
+    else:
+        kind = f"{value.dtype}"
+    if len(value) != 1:
+        return f"{len(value)} {kind}"
+    return f"one {kind}"

@@ -12,13 +12,20 @@ from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
-from loadax.sources.file_index import RecordFormat, Scan, check_records, columns_of, merged
+from loadax.sources.file_index import (
+    RecordFormat,
+    Scan,
+    check_records,
+    columns_of,
+    merged,
+)
 from loadax.sources.shards.tar import Member, decoded, scan_members
 
 # Leaf with the name of an example, without extension.
 KEY = "__key__"
 
-_TOGETHER = 1 << 13  # examples that are checked at a time, so that it takes little memory
+# examples that are checked at a time, so that it takes little memory
+_TOGETHER = 1 << 13
 _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
@@ -27,9 +34,16 @@ def scan_examples(location: str, size: int) -> Scan[Entry]:
 
     Hidden files, files without an extension, and names in double underscores are not part of any example.
     """
-    begins, sizes, firsts, key_ends = array("q"), array("q"), array("q"), array("q")
-    extensions, keys = array("i"), bytearray()
-    names, numbers, last, problems = dict[str, int](), dict[bytes, int](), b"", list[str]()
+    begins = array("q")
+    sizes = array("q")
+    firsts = array("q")
+    key_ends = array("q")
+    extensions = array("i")
+    keys = bytearray()
+    names = dict[str, int]()
+    numbers = dict[bytes, int]()
+    last = b""
+    problems = list[str]()
 
     def take(members: list[Member]) -> None:
         nonlocal last
@@ -38,15 +52,22 @@ def scan_examples(location: str, size: int) -> Scan[Entry]:
         for name, begin, length, is_link in members:
             folder, slash, file = name.rpartition(b"/")
             stem, _, written = file.partition(b".")
-            if not stem or not written or b"\n" in folder or (file[:2] == b"__" and _RESERVED.fullmatch(file)):
+            if (
+                not stem
+                or not written
+                or b"\n" in folder
+                or (file[:2] == b"__" and _RESERVED.fullmatch(file))
+            ):
                 continue
             if (number := numbers.get(written)) is None:
-                number = numbers[written] = names.setdefault(decoded(written).lower(), len(names))
+                number = numbers[written] = names.setdefault(
+                    decoded(written).lower(), len(names)
+                )
             key = folder + slash + stem
             if is_link:
                 problems.append(
-                    f"{decoded(name)!r} is a link, without bytes of its own; write the tar file again with "
-                    "tar --dereference --hard-dereference"
+                    f"{decoded(name)!r} is a link, without bytes of its own; write "
+                    "the tar file again with tar --dereference --hard-dereference"
                 )
             elif key != last:
                 firsts.append(len(begins))
@@ -55,8 +76,9 @@ def scan_examples(location: str, size: int) -> Scan[Entry]:
                 last = key
             elif number in extensions[firsts[-1] :]:
                 problems.append(
-                    f"the example {decoded(key)!r} has two files with the extension {decoded(written).lower()!r}, the "
-                    f"second at byte {begin}; write it again with one name for each example"
+                    f"the example {decoded(key)!r} has two files with the extension "
+                    f"{decoded(written).lower()!r}, the second at byte {begin}; "
+                    "write it again with one name for each example"
                 )
             begins.append(begin)
             sizes.append(length)
@@ -75,7 +97,10 @@ def scan_examples(location: str, size: int) -> Scan[Entry]:
         "keys": keys,
         "key_ends": key_ends,
     }
-    return Entry({name: np.asarray(values) for name, values in arrays.items()}, {"extensions": list(names)})
+    return Entry(
+        {name: np.asarray(values) for name, values in arrays.items()},
+        {"extensions": list(names)},
+    )
 
 
 def merge_examples(entries: Iterable[Entry]) -> Entry:
@@ -94,7 +119,10 @@ def merge_examples(entries: Iterable[Entry]) -> Entry:
         members += len(columns["begins"][index])
         keys += len(columns["keys"][index])
     columns["firsts"][:-1] = [firsts[:-1] for firsts in columns["firsts"][:-1]]
-    return Entry({name: merged(parts) for name, parts in columns.items()}, {"extensions": names})
+    return Entry(
+        {name: merged(parts) for name, parts in columns.items()},
+        {"extensions": names},
+    )
 
 
 def check_examples(entry: Entry, sizes: Integers) -> None:
@@ -110,12 +138,20 @@ def check_examples(entry: Entry, sizes: Integers) -> None:
         ValueError: When they are not what `merge_examples` can return.
     """
     names = entry.facts["extensions"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) for name in names)
+        or names != sorted(set(names))
+    ):
         raise ValueError("the extensions are not an ascending list of texts")
     members = len(entry.arrays["begins"])
-    examples = sum(check_array(entry, "examples", np.int64, len(sizes), 0, members).tolist())
+    examples = sum(
+        check_array(entry, "examples", np.int64, len(sizes), 0, members).tolist()
+    )
     firsts = check_array(entry, "firsts", np.int64, examples + 1, 0, members)
-    extensions = check_array(entry, "extensions", np.int32, members, 0, len(names) - 1)
+    extensions = check_array(
+        entry, "extensions", np.int32, members, 0, len(names) - 1
+    )
     ends = check_array(entry, "key_ends", np.int64, examples, 0)
     keys = check_array(entry, "keys", np.uint8, None)
     if firsts[0] or firsts[-1] != members or (firsts[1:] <= firsts[:-1]).any():
@@ -149,12 +185,18 @@ class ExampleRanges(NamedTuple):
 
     def key(self, row: int) -> str:
         """Name of an example."""
-        low = int(self.key_ends[row - 1]) if row else 0
+        if row:
+            low = int(self.key_ends[row - 1])
+        else:
+            low = 0
         return decoded(self.keys[low : int(self.key_ends[row])].tobytes())
 
 
 def select_columns(
-    entry: Entry, columns: Sequence[str] | None, locations: Sequence[str], file_begins: Integers
+    entry: Entry,
+    columns: Sequence[str] | None,
+    locations: Sequence[str],
+    file_begins: Integers,
 ) -> tuple[list[str], ExampleRanges]:
     """Selects columns of an index.
 
@@ -173,42 +215,72 @@ def select_columns(
     """
     arrays = dict(entry.arrays)
     known = entry.facts["extensions"]
-    del entry  # the caller drops it too, so that arrays are freed as soon as they are not needed
+    # the caller drops it too, so that arrays are freed as soon as they are not needed
+    del entry
     count = len(arrays["key_ends"])
     if not count:
         what = "has no examples: files named like 0001.jpg, 0001.cls"
-        raise SourceError(f"{some(locations, 1)} {what}; write it again, or pass the files of another folder")
-    names = list(known) if columns is None else sorted(name for name in columns if name != KEY)
+        raise SourceError(
+            f"{some(locations, 1)} {what}; write it again, or pass the files of "
+            "another folder"
+        )
+    if columns is None:
+        names = list(known)
+    else:
+        names = sorted(name for name in columns if name != KEY)
     if unknown := [name for name in names if name not in known]:
-        raise ArgumentError(f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}")
+        raise ArgumentError(
+            f"columns={columns!r}: no example has {unknown[0]!r}; they have {known}"
+        )
     begins = np.empty((count, len(names)), np.int64)
     for column, name in enumerate(names):
-        members = arrays["extensions"] == known.index(name)  # at most one of each example
+        # at most one of each example
+        members = arrays["extensions"] == known.index(name)
         if np.count_nonzero(members) < count:
-            rows = np.searchsorted(arrays["firsts"], np.flatnonzero(members), "right") - 1
+            rows = (
+                np.searchsorted(arrays["firsts"], np.flatnonzero(members), "right")
+                - 1
+            )
             row = int(np.setdiff1d(np.arange(count), rows)[0])
             shard = int(np.searchsorted(np.cumsum(arrays["examples"]), row, "right"))
             first = int(arrays["firsts"][row])
             found = np.bincount(arrays["extensions"], minlength=len(known)).tolist()
-            complete = [name for name, examples_of in zip(known, found, strict=True) if examples_of == count]
-            key = ExampleRanges(begins, begins, arrays["keys"], arrays["key_ends"]).key(row)
+            complete = [
+                name
+                for name, examples_of in zip(known, found, strict=True)
+                if examples_of == count
+            ]
+            key = ExampleRanges(
+                begins, begins, arrays["keys"], arrays["key_ends"]
+            ).key(row)
             raise SourceError(
-                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the example {key!r} has no file with "
-                f"the extension {name!r}, which {len(rows)} of {count} examples have; write it again, or pass "
+                f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the "
+                f"example {key!r} has no file with the extension {name!r}, which "
+                f"{len(rows)} of {count} examples have; write it again, or pass "
                 f"columns= with extensions that all have: {complete}",
                 argument="columns",
             )
-        begins[:, column] = arrays["begins"] if len(members) == count else arrays["begins"][members]
+        if len(members) == count:
+            begins[:, column] = arrays["begins"]
+        else:
+            begins[:, column] = arrays["begins"][members]
     del arrays["begins"]
     sizes = np.empty((count, len(names)), np.int64)
     for column, name in enumerate(names):
         members = arrays["extensions"] == known.index(name)
-        sizes[:, column] = arrays["sizes"] if len(members) == count else arrays["sizes"][members]
+        if len(members) == count:
+            sizes[:, column] = arrays["sizes"]
+        else:
+            sizes[:, column] = arrays["sizes"][members]
     ends = np.cumsum(arrays["examples"]).tolist()
-    for file_begin, low, high in zip(file_begins.tolist(), [0, *ends], ends, strict=False):
+    for file_begin, low, high in zip(
+        file_begins.tolist(), [0, *ends], ends, strict=False
+    ):
         begins[low:high] += file_begin
     return names, ExampleRanges(begins, sizes, arrays["keys"], arrays["key_ends"])
 
 
 # The format of tar files.
-RECORDS = RecordFormat("from_webdataset", "tar 2", scan_examples, merge_examples, check_examples)
+RECORDS = RecordFormat(
+    "from_webdataset", "tar 2", scan_examples, merge_examples, check_examples
+)

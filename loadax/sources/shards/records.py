@@ -33,14 +33,28 @@ class Records:
     def __init__(self, files: Files, locations: Sequence[str], index: Any = None):
         path = "" if index is None else IndexFolder(index).path(ENTRY)
         # Part of the name of a record in errors: the index may be of another file.
-        self.by_index = f", by its index {path}, to be deleted if the file is right" if path else ""
+        if path:
+            self.by_index = (
+                f", by its index {path}, to be deleted if the file is right"
+            )
+        else:
+            self.by_index = ""
         segments = [
-            FileSpan(location, 0, info.size, int(info.generation) if local_path(location) is not None else None)
+            FileSpan(
+                location,
+                0,
+                info.size,
+                int(info.generation) if local_path(location) is not None else None,
+            )
             for location, info in zip(locations, files.infos(locations), strict=True)
         ]
         self._stream = open_stream(segments, files)
-        self.file_begins, self.addresses = self._stream.ends.begins, self._stream.ends.locations
-        self.concurrent_reads = 4 if self._stream.far else 1
+        self.file_begins = self._stream.ends.begins
+        self.addresses = self._stream.ends.locations
+        if self._stream.far:
+            self.concurrent_reads = 4
+        else:
+            self.concurrent_reads = 1
 
     def read(self, begins: Integers, lengths: Integers) -> list[memoryview]:
         """Reads `lengths` bytes from each of `begins` on, int64[n] both; no range crosses the end of a file.
@@ -49,10 +63,21 @@ class Records:
             SourceError: When a file has changed, or can't be read; names it.
         """
         filled = np.flatnonzero(lengths)
-        content: Any = self._stream.gather(begins[filled], lengths[filled], np.dtype(np.uint8)) if len(filled) else b""
+        content: Any
+        if len(filled):
+            content = self._stream.gather(
+                begins[filled], lengths[filled], np.dtype(np.uint8)
+            )
+        else:
+            content = b""
         view = memoryview(content)
         ends = np.cumsum(lengths)
-        return [view[low:high] for low, high in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+        return [
+            view[low:high]
+            for low, high in zip(
+                (ends - lengths).tolist(), ends.tolist(), strict=True
+            )
+        ]
 
     def locate(self, begin: int, length: int) -> list[Location]:
         """File, first and last byte of a range."""
@@ -64,15 +89,26 @@ class Records:
         return f"{location.file}, byte {location.first}{self.by_index}"
 
 
-def stack_examples(examples: Sequence[dict[str, Any]], spec: Mapping[str, ArraySpec], rows: Integers) -> dict[str, Any]:
+def stack_examples(
+    examples: Sequence[dict[str, Any]], spec: Mapping[str, ArraySpec], rows: Integers
+) -> dict[str, Any]:
     """Stacks examples, with strings and bytes as arrays of objects.
 
     Raises:
         LeafError: When an example differs from the spec; names the row.
     """
     plain = {name: leaf for name, leaf in spec.items() if not leaf.dtype.hasobject}
-    columns = stack([{name: example[name] for name in plain} for example in examples], plain, rows.tolist())
-    return {name: columns[name] if name in plain else objects([one[name] for one in examples]) for name in spec}
+    columns = stack(
+        [{name: example[name] for name in plain} for example in examples],
+        plain,
+        rows.tolist(),
+    )
+    return {
+        name: columns[name]
+        if name in plain
+        else objects([one[name] for one in examples])
+        for name in spec
+    }
 
 
 def objects(values: Sequence[Any]) -> NDArray[np.object_]:

@@ -19,10 +19,23 @@ from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.expand import expand
-from loadax.sources.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
+from loadax.sources.file_index import (
+    RecordFormat,
+    Scan,
+    check_records,
+    index_files,
+    merge_records,
+    record_entry,
+)
 from loadax.sources.format import RecordOptions
 from loadax.sources.shards.crc import masked_crc32c
-from loadax.sources.shards.example_message import Feature, example_class, features_like, features_of, parse_example
+from loadax.sources.shards.example_message import (
+    Feature,
+    example_class,
+    features_like,
+    features_of,
+    parse_example,
+)
 from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
 
@@ -43,15 +56,31 @@ class TFRecordSource(BaseSource):
         features: Features to parse, by name; None: rows are the bytes of the records.
     """
 
-    def __init__(self, records: Records, begins: Integers, sizes: Integers, features: dict[str, Feature] | None):
-        self._records, self._begins, self._sizes, self._features = records, begins, sizes, features
-        self.traits = Traits(owns_memory=True, reads_examples=True, concurrent_reads=records.concurrent_reads)
+    def __init__(
+        self,
+        records: Records,
+        begins: Integers,
+        sizes: Integers,
+        features: dict[str, Feature] | None,
+    ):
+        self._records = records
+        self._begins = begins
+        self._sizes = sizes
+        self._features = features
+        self.traits = Traits(
+            owns_memory=True,
+            reads_examples=True,
+            concurrent_reads=records.concurrent_reads,
+        )
 
     def __len__(self) -> int:
         return len(self._begins)
 
     def __repr__(self) -> str:
-        return f"{len(self)} records in {count_text(len(self.addresses), 'TFRecord file')}"
+        return (
+            f"{len(self)} records in "
+            f"{count_text(len(self.addresses), 'TFRecord file')}"
+        )
 
     @cached_property
     def spec(self) -> Tree:
@@ -82,21 +111,27 @@ class TFRecordSource(BaseSource):
         """
         rows = check_rows(rows, len(self))
         examples = self._read(rows)
-        return objects(examples) if self._features is None else stack_examples(examples, self.spec, rows)
+        if self._features is None:
+            return objects(examples)
+        return stack_examples(examples, self.spec, rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         return self._read(check_rows(visits.rows, len(self)))
 
     def _read(self, rows: Integers) -> list[Any]:
         contents = self._records.read(self._begins[rows], self._sizes[rows] + _CRC)
-        return [self._decode(content, row) for content, row in zip(contents, rows.tolist(), strict=True)]
+        return [
+            self._decode(content, row)
+            for content, row in zip(contents, rows.tolist(), strict=True)
+        ]
 
     def _decode(self, content: memoryview, row: int) -> Any:
         record = bytes(content[:-_CRC])
         if masked_crc32c(record) != int.from_bytes(content[-_CRC:], "little"):
             raise SourceError(
-                f"{self._name(row)}: the record is damaged: its checksum is wrong; copy the file again, or leave the "
-                f"record out: dataset.exclude([{row}])"
+                f"{self._name(row)}: the record is damaged: its checksum is wrong; "
+                "copy the file again, or leave the record out: "
+                f"dataset.exclude([{row}])"
             )
         if self._features is None:
             return record
@@ -104,16 +139,21 @@ class TFRecordSource(BaseSource):
             parsed = parse_example(record)
         except ValueError as error:
             raise SourceError(
-                f"{self._name(row)}: the record is not a tf.train.Example: {error}; leave features= out, and decode "
-                "its bytes in a map"
+                f"{self._name(row)}: the record is not a tf.train.Example: {error}; "
+                "leave features= out, and decode its bytes in a map"
             ) from error
-        return {name: feature.value(parsed, name, lambda: self._name(row)) for name, feature in self._features.items()}
+        return {
+            name: feature.value(parsed, name, lambda: self._name(row))
+            for name, feature in self._features.items()
+        }
 
     def _name(self, row: int) -> str:
         return f"row {row} ({self._records.name(int(self._begins[row]))})"
 
 
-def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> TFRecordSource:
+def open_tfrecord(
+    paths: Any, options: RecordOptions, features: Any = None
+) -> TFRecordSource:
     """Opens TFRecord files; see `loadax.from_tfrecord`.
 
     Raises:
@@ -121,17 +161,27 @@ def open_tfrecord(paths: Any, options: RecordOptions, features: Any = None) -> T
         SourceError: When a file is missing, damaged, compressed or has no records; names it.
         UnsupportedError: When google-crc32c, or protobuf for `features`, is not installed.
     """
-    parsed = None if features is None else features_of(features)
+    if features is None:
+        parsed = None
+    else:
+        parsed = features_of(features)
     if parsed is not None:
         example_class()
     files = files_with_cache(options.cache, options.cache_bytes)
     locations = expand(paths, TFRECORD, files)
     entry = index_files(RECORDS, files, locations, options)
-    counts, begins, sizes = (entry.arrays[name] for name in ("records", "begins", "sizes"))
+    counts, begins, sizes = (
+        entry.arrays[name] for name in ("records", "begins", "sizes")
+    )
     if not len(begins):
-        raise SourceError(f"{some(locations, 1)} has no records; was its writer closed too early? Write it again")
+        raise SourceError(
+            f"{some(locations, 1)} has no records; was its writer closed too early? "
+            "Write it again"
+        )
     records = Records(files, locations, options.index)
-    return TFRecordSource(records, begins + np.repeat(records.file_begins, counts), sizes, parsed)
+    return TFRecordSource(
+        records, begins + np.repeat(records.file_begins, counts), sizes, parsed
+    )
 
 
 def features_in(paths: Any) -> dict[str, Any]:
@@ -142,11 +192,16 @@ def features_in(paths: Any) -> dict[str, Any]:
     """
     files = Files()
     locations = expand(paths, TFRECORD, files)
-    filled = [location for location, size in zip(locations, files.sizes(locations), strict=True) if size]
+    filled = [
+        location
+        for location, size in zip(locations, files.sizes(locations), strict=True)
+        if size
+    ]
     for location in filled[:1]:
         (header,) = files.read_starts([location], _HEADER.size)
         stop = _HEADER.size + int.from_bytes(header[:8], "little")
-        if stop <= files.sizes([location])[0]:  # else it is not a TFRecord file, as opening it will say
+        # else it is not a TFRecord file, as opening it will say
+        if stop <= files.sizes([location])[0]:
             (content,) = files.read([ByteRange(location, _HEADER.size, stop)])
             with suppress(ValueError):
                 return features_like(parse_example(content))
@@ -155,21 +210,35 @@ def features_in(paths: Any) -> dict[str, Any]:
 
 def _scan(location: str, size: int) -> Scan[Entry]:
     """Finds the records of a file: size and its checksum, content, checksum of the content."""
-    begins, sizes = array("q"), array("q")
+    begins = array("q")
+    sizes = array("q")
     at = 0
     while at < size:
-        view, first = (yield at, at + _HEADER.size), at
+        view = yield at, at + _HEADER.size
+        first = at
         for _ in range(_BATCH):
             header = bytes(view[at - first : at - first + _HEADER.size])
-            if at == size or (len(header) < _HEADER.size and first + len(view) < size):
+            if at == size or (
+                len(header) < _HEADER.size and first + len(view) < size
+            ):
                 break
-            length, crc = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, -1)
+            if len(header) == _HEADER.size:
+                length, crc = _HEADER.unpack(header)
+            else:
+                length, crc = (0, -1)
             if crc >= 0 and masked_crc32c(header[:8]) != crc:
-                raise _damaged(location, f"record {len(begins)} at byte {at}" if at else "", header)
+                raise _damaged(
+                    location,
+                    f"record {len(begins)} at byte {at}" if at else "",
+                    header,
+                )
             end = at + _HEADER.size + length + _CRC
             if crc < 0 or end > size:
                 record = f"record {len(begins)} at byte {at}"
-                raise SourceError(f"{location}: the file is cut short at byte {size}, in {record}; copy it again")
+                raise SourceError(
+                    f"{location}: the file is cut short at byte {size}, in {record}; "
+                    "copy it again"
+                )
             begins.append(at + _HEADER.size)
             sizes.append(length)
             at = end
@@ -179,19 +248,28 @@ def _scan(location: str, size: int) -> Scan[Entry]:
 def _damaged(location: str, record: str, header: bytes) -> SourceError:
     """Error for a size whose checksum is wrong; `record` is empty at the first byte of the file."""
     if record:
-        return SourceError(f"{location}: {record} is damaged: the checksum of its size is wrong; copy it again")
+        return SourceError(
+            f"{location}: {record} is damaged: the checksum of its size is wrong; "
+            "copy it again"
+        )
     zlib = header[0] == _ZLIB and int.from_bytes(header[:2]) % 31 == 0
     if codec := "zlib" if zlib else compression_of(header):
         return SourceError(
-            f"{location} is compressed by {codec}, so that no record can be read without those before it; "
-            "write it without compression"
+            f"{location} is compressed by {codec}, so that no record can be read "
+            "without those before it; write it without compression"
         )
-    return SourceError(f"{location} is not a TFRecord file: it begins with {header[:8]!r}")
+    return SourceError(
+        f"{location} is not a TFRecord file: it begins with {header[:8]!r}"
+    )
 
 
 # The format of TFRecord files.
 RECORDS = RecordFormat(
-    "from_tfrecord", "tfrecord 1", _scan, merge_records, partial(check_records, counts="records", after=_CRC)
+    "from_tfrecord",
+    "tfrecord 1",
+    _scan,
+    merge_records,
+    partial(check_records, counts="records", after=_CRC),
 )
 
 
@@ -205,6 +283,14 @@ def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:
     found = features_in(source)
     absent = sorted(set(chosen) - set(found))
     if absent:
-        has = f"but {some(found)}; pass these" if found else "since it is not a tf.train.Example; leave --columns out"
-        raise ArgumentError(f"--columns: the first record of {source} has no feature {absent[0]!r}, {has}")
-    return {**given, "features": {name: found[name] for name in chosen or found}} if found else given
+        if found:
+            has = f"but {some(found)}; pass these"
+        else:
+            has = "since it is not a tf.train.Example; leave --columns out"
+        raise ArgumentError(
+            f"--columns: the first record of {source} has no feature {absent[0]!r}, "
+            f"{has}"
+        )
+    if found:
+        return {**given, "features": {name: found[name] for name in chosen or found}}
+    return given

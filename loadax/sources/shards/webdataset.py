@@ -12,7 +12,15 @@ from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import files_with_cache
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows
 from loadax.sources.expand import expand
@@ -77,7 +85,10 @@ def decoder_of(extension: str, rendering: Rendering | None) -> FileDecoder:
         return _BY_EXTENSION.get(extension.rpartition(".")[2], UNDECODED)
     assert rendering is not None
     size = rendering.size
-    spec = None if size is None else ArraySpec((*size, 3), np.dtype(np.uint8))
+    if size is None:
+        spec = None
+    else:
+        spec = ArraySpec((*size, 3), np.dtype(np.uint8))
     return FileDecoder(lambda content: rendering(bytes(content)), spec)
 
 
@@ -92,20 +103,37 @@ class WebDatasetSource(BaseSource):
         keyed: Whether to add the name of each example.
     """
 
-    def __init__(self, records: Records, examples: ExampleRanges, decoders: dict[str, FileDecoder], keyed: bool):
-        self._records, self._examples, self._decoders, self._keyed = records, examples, decoders, keyed
+    def __init__(
+        self,
+        records: Records,
+        examples: ExampleRanges,
+        decoders: dict[str, FileDecoder],
+        keyed: bool,
+    ):
+        self._records = records
+        self._examples = examples
+        self._decoders = decoders
+        self._keyed = keyed
         self._columns = list(decoders.items())
         # Examples of one form are read straight into a batch, each column by itself.
-        alike = not keyed and all(each.spec and each.spec.dtype != OBJECT for each in decoders.values())
+        alike = not keyed and all(
+            each.spec and each.spec.dtype != OBJECT for each in decoders.values()
+        )
         self.traits = Traits(
-            owns_memory=True, reads_columns=alike, reads_examples=not alike, concurrent_reads=records.concurrent_reads
+            owns_memory=True,
+            reads_columns=alike,
+            reads_examples=not alike,
+            concurrent_reads=records.concurrent_reads,
         )
 
     def __len__(self) -> int:
         return len(self._examples.begins)
 
     def __repr__(self) -> str:
-        return f"{len(self)} examples ({', '.join(self._decoders)}) in {count_text(len(self.addresses), 'tar file')}"
+        return (
+            f"{len(self)} examples ({', '.join(self._decoders)}) in "
+            f"{count_text(len(self.addresses), 'tar file')}"
+        )
 
     @property
     def addresses(self) -> list[str]:
@@ -126,9 +154,16 @@ class WebDatasetSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """File and byte range of each column of an example."""
         index = int(check_rows([row], len(self))[0])
-        begins, sizes = self._examples.begins[index].tolist(), self._examples.sizes[index].tolist()
-        located = zip(self._decoders, map(self._records.locate, begins, sizes), strict=True)
-        return [location._replace(part=name) for name, locations in located for location in locations]
+        begins = self._examples.begins[index].tolist()
+        sizes = self._examples.sizes[index].tolist()
+        located = zip(
+            self._decoders, map(self._records.locate, begins, sizes), strict=True
+        )
+        return [
+            location._replace(part=name)
+            for name, locations in located
+            for location in locations
+        ]
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the examples at `rows`.
@@ -148,7 +183,10 @@ class WebDatasetSource(BaseSource):
             return
         rows = check_rows(rows, len(self))
         asked = asked_for(range(len(self._columns)), boxes, out)
-        wanted = [(column, target, tuple(slice(*cut) for cut in box)) for column, box, target in asked]
+        wanted = [
+            (column, target, tuple(slice(*cut) for cut in box))
+            for column, box, target in asked
+        ]
         contents = iter(self._contents(rows, [column for column, _, _ in wanted]))
         for place, row in enumerate(rows.tolist()):
             for column, target, cut in wanted:
@@ -158,7 +196,10 @@ class WebDatasetSource(BaseSource):
         contents = iter(self._contents(rows, range(len(self._decoders))))
         examples = []
         for row in rows.tolist():
-            example = {name: self._decode(next(contents), row, column) for column, name in enumerate(self._decoders)}
+            example = {
+                name: self._decode(next(contents), row, column)
+                for column, name in enumerate(self._decoders)
+            }
             if self._keyed:
                 example[KEY] = self._examples.key(row)
             examples.append(example)
@@ -167,7 +208,10 @@ class WebDatasetSource(BaseSource):
     def _contents(self, rows: Integers, columns: Sequence[int]) -> list[memoryview]:
         """Bytes of these columns of each example, row by row."""
         chosen = rows[:, None], np.array(columns, np.int64)
-        return self._records.read(self._examples.begins[chosen].ravel(), self._examples.sizes[chosen].ravel())
+        return self._records.read(
+            self._examples.begins[chosen].ravel(),
+            self._examples.sizes[chosen].ravel(),
+        )
 
     def _decode(self, content: memoryview, row: int, column: int) -> Any:
         name, decoder = self._columns[column]
@@ -175,15 +219,26 @@ class WebDatasetSource(BaseSource):
             value = decoder.decode(content)
         except FAILURES as error:
             raise SourceError(
-                f"{self._name(row, column)}: {name!r} can't be decoded: {error}; write the example again, or leave it "
-                f"out: dataset.exclude([{row}])"
+                f"{self._name(row, column)}: {name!r} can't be decoded: {error}; "
+                f"write the example again, or leave it out: dataset.exclude([{row}])"
             ) from error
-        if decoder.spec is not None and decoder.spec.shape and value.shape != decoder.spec.shape:
-            raise SourceError(f"{self._name(row, column)}: {name!r} is {value.shape}, not {decoder.spec.shape}")
+        if (
+            decoder.spec is not None
+            and decoder.spec.shape
+            and value.shape != decoder.spec.shape
+        ):
+            raise SourceError(
+                f"{self._name(row, column)}: {name!r} is {value.shape}, not "
+                f"{decoder.spec.shape}"
+            )
         return value
 
     def _name(self, row: int, column: int) -> str:
-        return f"row {row} ({self._records.name(int(self._examples.begins[row, column]))}, {self._examples.key(row)!r})"
+        return (
+            f"row {row} "
+            f"({self._records.name(int(self._examples.begins[row, column]))}, "
+            f"{self._examples.key(row)!r})"
+        )
 
 
 def open_webdataset(
@@ -202,25 +257,41 @@ def open_webdataset(
     """
     flag("decode", decode)
     if images[0] is not None and not decode:
-        raise ArgumentError(f"size={images[0]!r} resizes decoded images; pass decode=True too")
+        raise ArgumentError(
+            f"size={images[0]!r} resizes decoded images; pass decode=True too"
+        )
     files = files_with_cache(options.cache, options.cache_bytes)
     wanted = _columns(columns)
     locations = expand(paths, WEBDATASET, files)
     entries = [index_files(RECORDS, files, locations, options)]
     records = Records(files, locations, options.index)
-    names, examples = select_columns(entries.pop(), wanted, locations, records.file_begins)
-    rendering = open_rendering(*images) if decode and any(map(is_image, names)) else None
-    decoders = {name: decoder_of(name, rendering) if decode else UNDECODED for name in names}
-    return WebDatasetSource(records, examples, decoders, keyed=wanted is not None and KEY in wanted)
+    names, examples = select_columns(
+        entries.pop(), wanted, locations, records.file_begins
+    )
+    if decode and any(map(is_image, names)):
+        rendering = open_rendering(*images)
+    else:
+        rendering = None
+    decoders = {
+        name: decoder_of(name, rendering) if decode else UNDECODED for name in names
+    }
+    return WebDatasetSource(
+        records, examples, decoders, keyed=wanted is not None and KEY in wanted
+    )
 
 
 def _columns(columns: Any) -> list[str] | None:
     if columns is None:
         return None
-    names = [columns] if isinstance(columns, str) else list(columns)
+    if isinstance(columns, str):
+        names = [columns]
+    else:
+        names = list(columns)
     plain = [name.removeprefix(".") for name in names if isinstance(name, str)]
     if not plain or len(set(plain)) < len(names):
-        raise ArgumentError(f"columns={columns!r}: pass extensions, each once, such as ['jpg', 'cls']")
+        raise ArgumentError(
+            f"columns={columns!r}: pass extensions, each once, such as ['jpg', 'cls']"
+        )
     return plain
 
 

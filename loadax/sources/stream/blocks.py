@@ -12,7 +12,9 @@ from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import Array, Integers, Tree
 
-_REMEDY = "yield trees of arrays whose first dimension is rows, or leave out batched=True"
+_REMEDY = (
+    "yield trees of arrays whose first dimension is rows, or leave out batched=True"
+)
 
 
 class BlockPart(NamedTuple):
@@ -37,15 +39,21 @@ def rows_of_block(block: Any, name: str) -> tuple[list[Array], Structure]:
     """
     leaves, structure = flatten(block)
     if not leaves:
-        raise LeafError(f"{name}: batched=True, but this item is {shown(block)}; {_REMEDY}")
+        raise LeafError(
+            f"{name}: batched=True, but this item is {shown(block)}; {_REMEDY}"
+        )
     for path, leaf in zip(structure.paths, leaves, strict=True):
         subject = f"{name}: leaf {path or 'of the block'}"
         if not getattr(leaf, "shape", ()):
-            raise LeafError(f"{subject} is {shown(leaf)}, which has no rows, but batched=True; {_REMEDY}")
+            raise LeafError(
+                f"{subject} is {shown(leaf)}, which has no rows, but batched=True; "
+                f"{_REMEDY}"
+            )
         if len(leaf) != len(leaves[0]):
             first = structure.paths[0]
             raise LeafError(
-                f"{subject} has {len(leaf)} rows, but leaf {first} has {len(leaves[0])}; yield leaves of one length"
+                f"{subject} has {len(leaf)} rows, but leaf {first} has "
+                f"{len(leaves[0])}; yield leaves of one length"
             )
     return [np.asanyarray(leaf) for leaf in leaves], structure
 
@@ -74,18 +82,31 @@ class BlockSpec:
         Raises:
             LeafError: If it is not a tree of arrays of one length as specified; names block and leaf.
         """
-        if type(block) is dict and self._keys is not None and len(block) == len(self._keys):
+        if (
+            type(block) is dict
+            and self._keys is not None
+            and len(block) == len(self._keys)
+        ):
             leaves: list[Any] = [block.get(key) for key in self._keys]
             if self._are_plain(leaves):
                 return leaves
         count = len(rows_of_block(block, name())[0][0])
-        return flatten(check_leaves(block, count, self._specs, self._structure, f"{name()},"))[0]
+        return flatten(
+            check_leaves(block, count, self._specs, self._structure, f"{name()},")
+        )[0]
 
     def _are_plain(self, leaves: Sequence[Any]) -> bool:
         """Whether leaves are arrays as specified, of one length."""
         count = None
-        for leaf, dtype, shape in zip(leaves, self._dtypes, self._shapes, strict=True):
-            if type(leaf) is not np.ndarray or leaf.dtype != dtype or not leaf.ndim or leaf.shape[1:] != shape:
+        for leaf, dtype, shape in zip(
+            leaves, self._dtypes, self._shapes, strict=True
+        ):
+            if (
+                type(leaf) is not np.ndarray
+                or leaf.dtype != dtype
+                or not leaf.ndim
+                or leaf.shape[1:] != shape
+            ):
                 return False
             if count is None:
                 count = len(leaf)
@@ -102,7 +123,9 @@ def join_parts(parts: Sequence[BlockPart], out: Sequence[Array]) -> None:
         out: An array for each leaf, of as many rows.
     """
     for index, into in enumerate(out):
-        np.concatenate([leaves[index][begin:end] for leaves, begin, end in parts], out=into)
+        np.concatenate(
+            [leaves[index][begin:end] for leaves, begin, end in parts], out=into
+        )
 
 
 def choose_rows(parts: Sequence[BlockPart], rows: Integers) -> list[BlockPart]:
@@ -116,9 +139,15 @@ def choose_rows(parts: Sequence[BlockPart], rows: Integers) -> list[BlockPart]:
     begin = 0
     for part in parts:
         end = begin + part.end - part.begin
-        inside = rows[np.searchsorted(rows, begin) : np.searchsorted(rows, end)] - begin + part.begin
+        inside = (
+            rows[np.searchsorted(rows, begin) : np.searchsorted(rows, end)]
+            - begin
+            + part.begin
+        )
         if len(inside):
-            chosen.append(BlockPart([leaf[inside] for leaf in part.leaves], 0, len(inside)))
+            chosen.append(
+                BlockPart([leaf[inside] for leaf in part.leaves], 0, len(inside))
+            )
         begin = end
     return chosen
 
@@ -134,9 +163,14 @@ class BlockRows(Iterator[Tree]):
     """
 
     def __init__(
-        self, blocks: Iterator[Any], name: str, methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None
+        self,
+        blocks: Iterator[Any],
+        name: str,
+        methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None,
     ):
-        self._blocks, self._name, self._methods = blocks, name, methods
+        self._blocks = blocks
+        self._name = name
+        self._methods = methods
         self._block: tuple[list[Array], Structure] = [], flatten(None)[1]
         self._length = self._row = 0  # of the block; the next one
         self._before: Any = None  # state of `blocks` before the block
@@ -144,13 +178,17 @@ class BlockRows(Iterator[Tree]):
     def __next__(self) -> Tree:
         while self._row == self._length:
             if self._methods is not None:
-                self._before = copy.deepcopy(self._methods[0]())  # the lane may change it
+                # the lane may change it
+                self._before = copy.deepcopy(self._methods[0]())
             block = next(self._blocks)
             self._block = rows_of_block(block, f"{self._name}: a block")
             self._length = len(self._block[0][0])
             self._row = 0
         leaves, structure = self._block
-        row = structure.build(np.array(leaf[self._row]) if leaf.ndim > 1 else leaf[self._row] for leaf in leaves)
+        row = structure.build(
+            np.array(leaf[self._row]) if leaf.ndim > 1 else leaf[self._row]
+            for leaf in leaves
+        )
         self._row += 1
         return row
 
@@ -158,8 +196,12 @@ class BlockRows(Iterator[Tree]):
         assert self._methods is not None
         if self._row == self._length:
             state = self._methods[0]()
-            return None if state is None else {"block": state, "row": 0}
-        return None if self._before is None else {"block": self._before, "row": self._row}
+            if state is None:
+                return None
+            return {"block": state, "row": 0}
+        if self._before is None:
+            return None
+        return {"block": self._before, "row": self._row}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         assert self._methods is not None
@@ -170,8 +212,12 @@ class BlockRows(Iterator[Tree]):
 
 
 def block_rows(
-    blocks: Iterator[Any], name: str, methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None
+    blocks: Iterator[Any],
+    name: str,
+    methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None,
 ) -> Iterator[Tree]:
     """The rows of the blocks of a lane, which has states if `methods` are given."""
     rows = BlockRows(blocks, name, methods)
-    return rows if methods is not None else (row for row in rows)
+    if methods is not None:
+        return rows
+    return (row for row in rows)

@@ -67,16 +67,20 @@ class Lane:
         blocks: BlockSpec | None = None,
         call: str = "",
     ):
-        self._open_lane, self._call = open_lane, call
-        self.number, self._name = number, f"lane {number}"
-        self._lanes, self._epochs = lanes, epochs
+        self._open_lane = open_lane
+        self._call = call
+        self.number = number
+        self._name = f"lane {number}"
+        self._lanes = lanes
+        self._epochs = epochs
         self._blocks = blocks
         # Next row, counted over all epochs.
         self.row = start.row
         # Ticket of the piece that may read the lane.
         self.serving = 0
         self._next_ticket = 0
-        self._epoch, self._first = start.epoch, start.first
+        self._epoch = start.epoch
+        self._first = start.first
         self._iterator: Iterator[Any] | None = None
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
         # Rows of the latest block that were not taken yet. None: there are none.
@@ -111,7 +115,10 @@ class Lane:
         while count and not self.ended:
             if self._iterator is None:
                 self._open(self.states[-1])
-            got = self._next_rows(items, count) if self._blocks is None else self._next_part(items, count)
+            if self._blocks is None:
+                got = self._next_rows(items, count)
+            else:
+                got = self._next_part(items, count)
             self.row += got
             count -= got
             if count and not got:
@@ -130,7 +137,13 @@ class Lane:
         """
         if len(self.states) > 1:
             oldest = max(oldest, self.states[0].row)
-            del self.states[: max(index for index, state in enumerate(self.states) if state.row <= oldest)]
+            del self.states[
+                : max(
+                    index
+                    for index, state in enumerate(self.states)
+                    if state.row <= oldest
+                )
+            ]
         self.stateless = self._methods is None and len(self.states) == 1
         if self._blocks is None:
             self._add_state()
@@ -154,20 +167,33 @@ class Lane:
     def state_at(self, row: int) -> LaneState:
         """The latest state before `row`."""
         states = self.states
-        return states[0] if len(states) == 1 else [state for state in states.copy() if state.row <= row][-1]
+        if len(states) == 1:
+            return states[0]
+        return [state for state in states.copy() if state.row <= row][-1]
 
     def _next_rows(self, rows: list[Tree], count: int) -> int:
         """Appends up to `count` rows, and returns their number; 0 at the end of the epoch."""
         assert self._iterator is not None
         before = len(rows)
         try:
-            sampled = [] if self._checked or count == 1 else list(islice(self._iterator, 1))
+            if self._checked or count == 1:
+                sampled = []
+            else:
+                sampled = list(islice(self._iterator, 1))
             leaves = [leaf for row in sampled for leaf in flatten(row)[0]]
-            copies = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+            copies = [
+                leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+                for leaf in leaves
+            ]
             rows.extend(sampled)
             rows.extend(islice(self._iterator, count - len(sampled)))
         except RAISED as error:
-            blame(error, "a lane", f"loadax: reading row {self.row + len(rows) - before} of {self._name}")
+            blame(
+                error,
+                "a lane",
+                f"loadax: reading row {self.row + len(rows) - before} of "
+                f"{self._name}",
+            )
             raise
         if sampled and len(rows) > before + 1:
             self._check_unchanged(rows[before], copies)
@@ -198,11 +224,17 @@ class Lane:
             try:
                 blocks = list(islice(self._iterator, 1))
             except RAISED as error:
-                blame(error, "a lane", f"loadax: reading row {self.row} of {self._name}")
+                blame(
+                    error, "a lane", f"loadax: reading row {self.row} of {self._name}"
+                )
                 raise
             if not blocks:
                 return None
-            leaves = list(self._blocks.leaves(blocks[0], lambda: f"{self._name}, block at row {self.row}"))
+            leaves = list(
+                self._blocks.leaves(
+                    blocks[0], lambda: f"{self._name}, block at row {self.row}"
+                )
+            )
         if self._first_block is not None:
             first, copies = self._first_block
             self._check_unchanged([leaf[:1] for leaf in first], copies)
@@ -217,30 +249,42 @@ class Lane:
         leaves = flatten(row)[0]
         if len(leaves) != len(copies) or any(map(_differ, leaves, copies)):
             what = f"{self._name} changed row {self.row} after it had yielded it"
-            raise LeafError(f"{what}, so rows overwrite each other; yield new arrays for each row (a copy)")
+            raise LeafError(
+                f"{what}, so rows overwrite each other; yield new arrays for each "
+                "row (a copy)"
+            )
 
     def _open(self, state: LaneState) -> None:
         """Opens the present epoch, at `state` if it is of this epoch, else at its first row."""
-        self._iterator = open_rows(self._open_lane, self.number, self._lanes, self._epoch)
+        self._iterator = open_rows(
+            self._open_lane, self.number, self._lanes, self._epoch
+        )
         self._methods = state_methods(self._iterator)
         self.stateless = self._methods is None and len(self.states) == 1
         if state.epoch == self._epoch and state.state is not None:
             if self._methods is None:
                 raise StateError(
-                    f"the state of {self._name} needs set_state(), which {type(self._iterator).__name__} lacks; open "
-                    "it as in the saved run, or repeat all rows before its step: loader.iterate(start=state['step'])"
+                    f"the state of {self._name} needs set_state(), which "
+                    f"{type(self._iterator).__name__} lacks; open it as in the saved "
+                    "run, or repeat all rows before its step: "
+                    "loader.iterate(start=state['step'])"
                 )
             try:
                 self._methods[1](state.state)
             except RAISED as error:
-                blame(error, "a lane", f"loadax: setting the state of {self._name} at row {state.row}")
+                blame(
+                    error,
+                    "a lane",
+                    f"loadax: setting the state of {self._name} at row {state.row}",
+                )
                 raise
 
     def _end_epoch(self) -> None:
         if self.row == self._first:
             raise no_rows(self._name, self._lanes, self._call, self._epoch)
         self._iterator = self._methods = None
-        self._epoch, self._first = self._epoch + 1, self.row
+        self._epoch = self._epoch + 1
+        self._first = self.row
         self.ended = self._epoch == self._epochs
         self.states.append(LaneState(self.row, self._epoch, self.row))
         self.stateless = False
@@ -249,18 +293,26 @@ class Lane:
         try:
             state = get()
         except RAISED as error:
-            blame(error, "a lane", f"loadax: getting the state of {self._name} at row {self.row}")
+            blame(
+                error,
+                "a lane",
+                f"loadax: getting the state of {self._name} at row {self.row}",
+            )
             raise
         try:
-            return json.loads(json.dumps(state))  # a copy, which the lane does not change as it goes on
+            # a copy, which the lane does not change as it goes on
+            return json.loads(json.dumps(state))
         except (TypeError, ValueError) as error:
             raise StateError(
-                f"{self._name}: the state of {type(self._iterator).__name__} is not JSON ({error}): {shown(state)}; "
-                "return numbers, strings, lists and dicts with str keys, or yield rows from a generator"
+                f"{self._name}: the state of {type(self._iterator).__name__} is not "
+                f"JSON ({error}): {shown(state)}; return numbers, strings, lists and "
+                "dicts with str keys, or yield rows from a generator"
             ) from error
 
 
-def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Iterator[Any]:
+def open_rows(
+    open_lane: OpenLane, number: int, lanes: int, epoch: int
+) -> Iterator[Any]:
     """Opens a lane for an epoch.
 
     Raises:
@@ -271,7 +323,9 @@ def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Itera
         rows = open_lane(number, lanes, epoch)
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             what = f"lane {number} of {lanes}: open_lane returned {shown(rows)}"
-            raise SourceError(f"{what}; yield rows in it, or return an iterable of rows")
+            raise SourceError(
+                f"{what}; yield rows in it, or return an iterable of rows"
+            )
         return iter(rows)
     except RAISED as error:
         blame(error, "open_lane", f"loadax: opening lane {number} of {lanes}")
@@ -280,27 +334,42 @@ def open_rows(open_lane: OpenLane, number: int, lanes: int, epoch: int) -> Itera
 
 def no_rows(lane: str, lanes: int, call: str, epoch: int = 0) -> SourceError:
     """The error for a lane without rows; `call` takes the number of lanes."""
-    within = f" in epoch {epoch}" if epoch else ""
+    if epoch:
+        within = f" in epoch {epoch}"
+    else:
+        within = ""
     if lanes == 1 or not call:
-        return SourceError(f"the stream has no rows{within}; check what it is made of, as its filters")
-    return SourceError(f"{lane} of {lanes} has no rows{within}; pass fewer lanes, each of which has rows: {call}")
+        return SourceError(
+            f"the stream has no rows{within}; check what it is made of, as its "
+            "filters"
+        )
+    return SourceError(
+        f"{lane} of {lanes} has no rows{within}; pass fewer lanes, each of which has "
+        f"rows: {call}"
+    )
 
 
 def rows_are_batches(verb: str) -> ArgumentError:
     """The error for a stream whose rows are the batches of a verb."""
     return ArgumentError(
-        f"the rows of the stream are batches, of its {verb}; pass the stream before it, and batch_size= to the "
-        "Dataloader"
+        f"the rows of the stream are batches, of its {verb}; pass the stream before "
+        "it, and batch_size= to the Dataloader"
     )
 
 
 def _differ(leaf: Any, copy: Any) -> bool:
     if not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject:
         return False
-    return not isinstance(copy, np.ndarray) or leaf.shape != copy.shape or leaf.tobytes() != copy.tobytes()
+    return (
+        not isinstance(copy, np.ndarray)
+        or leaf.shape != copy.shape
+        or leaf.tobytes() != copy.tobytes()
+    )
 
 
-def state_methods(iterator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def state_methods(
+    iterator: Any,
+) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """What gives an iterator's state and sets it; None: it has no state."""
     for get, restore in _METHODS:
         if hasattr(iterator, get) and hasattr(iterator, restore):

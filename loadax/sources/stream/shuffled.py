@@ -27,7 +27,8 @@ from loadax.sources.stream.source import StreamSource
 VERSION = 1
 
 _MOST_ROWS = 1 << 24  # of a buffer
-_TURNS = 1024  # whose slots are computed at once, at least; the lane's state is taken as often
+# whose slots are computed at once, at least; the lane's state is taken as often
+_TURNS = 1024
 
 _EMPTY: Any = object()  # an empty slot
 
@@ -46,18 +47,27 @@ def shuffled_stream(
     Raises:
         ArgumentError: If an argument is not for streams, or there is no buffer size.
     """
-    refuse_given("a dataset with random access; the rows of a stream are shuffled in a buffer", **others)
+    refuse_given(
+        "a dataset with random access; the rows of a stream are shuffled in a buffer",
+        **others,
+    )
     if buffer_size is None:
         raise ArgumentError(
-            "shuffle() of a stream needs buffer_size=, the number of rows that each lane keeps to choose from: "
-            f"data.shuffle(seed={seed}, buffer_size=1000)"
+            "shuffle() of a stream needs buffer_size=, the number of rows that each "
+            f"lane keeps to choose from: data.shuffle(seed={seed}, buffer_size=1000)"
         )
     size = integer("buffer_size", buffer_size, 1, _MOST_ROWS)
     assert isinstance(source, StreamSource)
     rows = source.of_rows()
     lanes = ShuffledLanes(rows, seed, size)
-    stream = StreamSource(lanes, rows.lanes, rows.spec, rows.origin, rows.traits, first=rows)
-    return stream, f"shuffle({seed}, buffer_size={size})", ["shuffle", VERSION, seed, size]
+    stream = StreamSource(
+        lanes, rows.lanes, rows.spec, rows.origin, rows.traits, first=rows
+    )
+    return (
+        stream,
+        f"shuffle({seed}, buffer_size={size})",
+        ["shuffle", VERSION, seed, size],
+    )
 
 
 @final
@@ -71,13 +81,18 @@ class ShuffledLanes:
     """
 
     def __init__(self, stream: StreamSource, seed: int, size: int):
-        self._stream, self._seed, self._size = stream, seed, size
+        self._stream = stream
+        self._seed = seed
+        self._size = size
 
     def __call__(self, lane: int, lanes: int, epoch: int) -> Iterator[Tree]:
         rows = open_rows(self._stream.open_again, lane, lanes, epoch)
         key = derive(self._seed, "stream", epoch, lane)
         shuffled = ShuffledLane(rows, self._size, key)
-        return (row for row in shuffled) if state_methods(rows) is None else shuffled  # a generator has no states
+        # a generator has no states
+        if state_methods(rows) is None:
+            return (row for row in shuffled)
+        return shuffled
 
 
 @final
@@ -91,7 +106,9 @@ class ShuffledLane(Iterator[Tree]):
     """
 
     def __init__(self, rows: Iterator[Any], size: int, key: int):
-        self._rows, self._size, self._key = rows, size, key
+        self._rows = rows
+        self._size = size
+        self._key = key
         self._methods = state_methods(rows)
         self._rounds = max(1, _TURNS // size)  # whose slots are computed at once
         self._slots: list[int] = []  # of the next turns, the last one first
@@ -144,7 +161,10 @@ class ShuffledLane(Iterator[Tree]):
 
     def _read(self) -> Tree:
         """The next row of the lane; `_EMPTY` after its end."""
-        row = _EMPTY if self._ended else next(self._rows, _EMPTY)
+        if self._ended:
+            row = _EMPTY
+        else:
+            row = next(self._rows, _EMPTY)
         self._ended = row is _EMPTY
         return row
 
@@ -155,13 +175,17 @@ class ShuffledLane(Iterator[Tree]):
         own = self._methods[0]()
         if own is not None:
             self._drop_bases()
-            self._bases.append((self._next_row(), copy.deepcopy(own)))  # the lane may change it
+            # the lane may change it
+            self._bases.append((self._next_row(), copy.deepcopy(own)))
 
     def _drop_bases(self) -> None:
         """Drops states before the latest one that is not after the oldest row of the buffer."""
         # Rows of the round before, or rows that were read before the first turn.
         number = self._turn // self._size
-        oldest = number * self._size - self._first_turn if number > 1 else 0
+        if number > 1:
+            oldest = number * self._size - self._first_turn
+        else:
+            oldest = 0
         while len(self._bases) > 1 and self._bases[1][0] <= oldest:
             del self._bases[0]
 
@@ -189,8 +213,13 @@ class ShuffledLane(Iterator[Tree]):
         number, turns = divmod(self._turn, self._size)
         rows = np.arange(self._size)  # before the first turn
         for round_number, count in ((number - 1, self._size), (number, turns)):
-            begin = self._first_turn if round_number == 0 else 0
+            if round_number == 0:
+                begin = self._first_turn
+            else:
+                begin = 0
             if round_number >= 0:
                 slots = self._permutations(round_number, 1)[0]
-                rows[slots[begin:count]] = self._rows_of_round(round_number)[begin:count]
+                rows[slots[begin:count]] = self._rows_of_round(round_number)[
+                    begin:count
+                ]
         return rows

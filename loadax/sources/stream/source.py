@@ -8,13 +8,34 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.spec import RowNames, all_columns, flatten_spec, normalise_spec, own_all, spec_of, stack, stack_into
+from loadax.core.spec import (
+    RowNames,
+    all_columns,
+    flatten_spec,
+    normalise_spec,
+    own_all,
+    spec_of,
+    stack,
+    stack_into,
+)
 from loadax.core.tree import Structure
 from loadax.errors import StreamError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
 from loadax.sources.base import BaseSource, Traits, all_parts
-from loadax.sources.stream.blocks import BlockSpec, block_rows, join_parts, rows_of_block
-from loadax.sources.stream.lane import BEGIN, Lane, OpenLane, no_rows, open_rows, state_methods
+from loadax.sources.stream.blocks import (
+    BlockSpec,
+    block_rows,
+    join_parts,
+    rows_of_block,
+)
+from loadax.sources.stream.lane import (
+    BEGIN,
+    Lane,
+    OpenLane,
+    no_rows,
+    open_rows,
+    state_methods,
+)
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
@@ -64,7 +85,9 @@ class StreamSource(BaseSource):
         batched: bool = False,
         first: "StreamSource | None" = None,
     ):
-        self.open_lane, self.lanes, self.batched = open_lane, lanes, batched
+        self.open_lane = open_lane
+        self.lanes = lanes
+        self.batched = batched
         self._spec = normalise_spec(spec)
         self._first_of = first
         self.origin = origin
@@ -86,7 +109,10 @@ class StreamSource(BaseSource):
         return _ROWS
 
     def __repr__(self) -> str:
-        return f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from {self.origin.name}"
+        return (
+            f"a stream of {self.lanes} lane{'s' * (self.lanes != 1)} from "
+            f"{self.origin.name}"
+        )
 
     @property
     def spec(self) -> Tree | None:
@@ -95,7 +121,9 @@ class StreamSource(BaseSource):
     @cached_property
     def row_spec(self) -> Tree:
         """Spec of a row. Reads the first one unless it is given."""
-        return spec_of(self.first_row) if self._spec is None else self._spec
+        if self._spec is None:
+            return spec_of(self.first_row)
+        return self._spec
 
     def read(self, rows: Integers) -> Tree:
         self._check_first(rows)
@@ -107,8 +135,19 @@ class StreamSource(BaseSource):
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
-        open_lane = self.open_lane if start.state is not None else self.open_again
-        return Lane(open_lane, number, self.lanes, epochs, start, self.blocks, self.origin.call)
+        if start.state is not None:
+            open_lane = self.open_lane
+        else:
+            open_lane = self.open_again
+        return Lane(
+            open_lane,
+            number,
+            self.lanes,
+            epochs,
+            start,
+            self.blocks,
+            self.origin.call,
+        )
 
     def open_again(self, number: int, lanes: int, epoch: int) -> Any:
         """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
@@ -121,7 +160,14 @@ class StreamSource(BaseSource):
         """The stream whose lanes yield rows one by one."""
         if not self.batched:
             return self
-        return StreamSource(self._open_rows, self.lanes, self._spec, self.origin, self.traits, first=self)
+        return StreamSource(
+            self._open_rows,
+            self.lanes,
+            self._spec,
+            self.origin,
+            self.traits,
+            first=self,
+        )
 
     def _open_rows(self, number: int, lanes: int, epoch: int) -> Iterator[Any]:
         blocks = open_rows(self.open_again, number, lanes, epoch)
@@ -130,7 +176,9 @@ class StreamSource(BaseSource):
     @cached_property
     def blocks(self) -> BlockSpec | None:
         """Spec of the blocks that lanes yield. None: they yield rows."""
-        return BlockSpec(self.row_spec) if self.batched else None
+        if self.batched:
+            return BlockSpec(self.row_spec)
+        return None
 
     @cached_property
     def flat_spec(self) -> tuple[list[ArraySpec], Structure]:
@@ -139,15 +187,23 @@ class StreamSource(BaseSource):
 
     def leading_rows(self) -> Iterator[Any]:
         """The rows of lane 0 in epoch 0. The next run that opens the lane gets them too."""
-        rows, read = open_rows(self.open_again, 0, self.lanes, 0), list[Any]()
+        rows = open_rows(self.open_again, 0, self.lanes, 0)
+        read = list[Any]()
         # What has states is opened again.
-        opened: list[Iterator[Any]] = [] if state_methods(rows) else [chain(read, rows)]
+        opened: list[Iterator[Any]]
+        if state_methods(rows):
+            opened = []
+        else:
+            opened = [chain(read, rows)]
         for row in rows:
             read.append(row)
             self._opened = opened
             if self.batched:
                 leaves, structure = rows_of_block(row, "the first block of lane 0")
-                yield from (structure.build(leaf[index] for leaf in leaves) for index in range(len(leaves[0])))
+                yield from (
+                    structure.build(leaf[index] for leaf in leaves)
+                    for index in range(len(leaves[0]))
+                )
             else:
                 yield row
 
@@ -175,14 +231,22 @@ class _Read:
         columns: An array for each leaf, in the order of `rows`.
     """
 
-    def __init__(self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()):
-        self.rows, self.items, self.columns = rows, items, columns
+    def __init__(
+        self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()
+    ):
+        self.rows = rows
+        self.items = items
+        self.columns = columns
 
     def places(self, rows: Integers) -> Integers | None:
         """Indices of `rows` among those that were read; None if some of them were not."""
         order = np.argsort(self.rows)
-        found = order[np.minimum(np.searchsorted(self.rows, rows, sorter=order), len(order) - 1)]
-        return found if np.array_equal(self.rows[found], rows) else None
+        found = order[
+            np.minimum(np.searchsorted(self.rows, rows, sorter=order), len(order) - 1)
+        ]
+        if np.array_equal(self.rows[found], rows):
+            return found
+        return None
 
 
 @final
@@ -195,7 +259,8 @@ class OpenStream(BaseSource):
 
     def __init__(self, stream: StreamSource):
         self._stream = stream
-        self.traits = stream.traits._replace(reads_columns=True)  # rows are stacked into their place, without a copy
+        # rows are stacked into their place, without a copy
+        self.traits = stream.traits._replace(reads_columns=True)
         self._pieces: list[_Read] = []
 
     def __len__(self) -> int:
@@ -208,7 +273,9 @@ class OpenStream(BaseSource):
     def spec(self) -> Tree | None:
         return self._stream.spec
 
-    def keep(self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()) -> _Read:
+    def keep(
+        self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()
+    ) -> _Read:
         """Keeps rows that were read until `release`; see `_Read`."""
         piece = _Read(rows, items, columns)
         self._pieces.append(piece)
@@ -223,17 +290,23 @@ class OpenStream(BaseSource):
         if found is None:
             return self._stream.read(rows)
         piece, places = found
-        columns, structure = piece.columns, self._stream.flat_spec[1]
+        columns = piece.columns
+        structure = self._stream.flat_spec[1]
         if piece.items is not None:
             columns = self.empty(len(piece.rows))
             self.join(piece.items, piece.rows, columns)
         elif places is None:  # they may be the buffers of a batch
             return structure.build(leaf.copy() for leaf in columns)
-        return structure.build(columns if places is None else (leaf[places] for leaf in columns))
+        return structure.build(
+            columns if places is None else (leaf[places] for leaf in columns)
+        )
 
     def empty(self, count: int) -> list[Array]:
         """An array for each leaf, for `count` rows; their contents are undefined."""
-        return [np.empty((count, *spec.shape), spec.dtype) for spec in self._stream.flat_spec[0]]
+        return [
+            np.empty((count, *spec.shape), spec.dtype)
+            for spec in self._stream.flat_spec[0]
+        ]
 
     @cached_property
     def rows_at_once(self) -> int:
@@ -242,14 +315,24 @@ class OpenStream(BaseSource):
         return max(1, _STACKED_BYTES // max(1, row_bytes))
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
-        found = self._find(rows) if len(rows) else None
-        if found is None or found[1] is not None or not _whole(self._stream.flat_spec[0], boxes, out):
+        if len(rows):
+            found = self._find(rows)
+        else:
+            found = None
+        if (
+            found is None
+            or found[1] is not None
+            or not _whole(self._stream.flat_spec[0], boxes, out)
+        ):
             super().read_into(rows, boxes, out)
             return
-        piece, whole = found[0], [destination for destination in out if destination is not None]
+        piece = found[0]
+        whole = [destination for destination in out if destination is not None]
         if piece.items is not None:
             self.join(piece.items, piece.rows, whole)
-        elif not all(map(np.may_share_memory, whole, piece.columns)):  # else they were read into their place
+        elif not all(
+            map(np.may_share_memory, whole, piece.columns)
+        ):  # else they were read into their place
             super().read_into(rows, boxes, out)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
@@ -266,7 +349,9 @@ class OpenStream(BaseSource):
         if self._stream.batched:
             join_parts(items, out)
             return
-        stack_into(items, *self._stream.flat_spec, _row_names(rows, self._stream.lanes), out)
+        stack_into(
+            items, *self._stream.flat_spec, _row_names(rows, self._stream.lanes), out
+        )
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         found = self._find(visits.rows)
@@ -275,7 +360,10 @@ class OpenStream(BaseSource):
         piece, places = found
         if piece.items is None:
             return super().read_examples(visits)
-        items = piece.items if places is None else [piece.items[place] for place in places.tolist()]
+        if places is None:
+            items = piece.items
+        else:
+            items = [piece.items[place] for place in places.tolist()]
         return own_all(items, _row_names(visits.rows, self._stream.lanes))
 
     def _find(self, rows: Integers) -> tuple[_Read, Integers | None] | None:
@@ -302,11 +390,18 @@ def _row_names(rows: Integers, lanes: int) -> RowNames:
 def _whole(specs: Sequence[ArraySpec], boxes: Boxes, out: Outputs) -> bool:
     """Whether all columns of all leaves are read, into memory without gaps."""
     return all(
-        box == all_columns(spec.shape) and into is not None and into.dtype == spec.dtype and into.flags.c_contiguous
+        box == all_columns(spec.shape)
+        and into is not None
+        and into.dtype == spec.dtype
+        and into.flags.c_contiguous
         for spec, box, into in zip(specs, boxes, out, strict=True)
     )
 
 
 def streams_in(source: BaseSource) -> list[tuple[int, StreamSource]]:
     """The streams below a source, depth first, each with the number of its first row there."""
-    return [(first_row, part) for _, part, first_row in all_parts(source) if isinstance(part, StreamSource)]
+    return [
+        (first_row, part)
+        for _, part, first_row in all_parts(source)
+        if isinstance(part, StreamSource)
+    ]

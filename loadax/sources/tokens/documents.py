@@ -31,15 +31,26 @@ class DocumentSource(BaseSource):
     def __init__(self, tree: Tree, begins: Integers, ends: Integers):
         flats, self.structure = flatten(tree)
         self._flats: Sequence[ArrayLeaf] = flats
-        self._begins, self._ends = begins, ends
-        reads = 4 if any(flat.far for flat in self._flats) else 1
-        self.traits = Traits(reads_examples=True, reads_parts=True, owns_memory=True, concurrent_reads=reads)
+        self._begins = begins
+        self._ends = ends
+        if any(flat.far for flat in self._flats):
+            reads = 4
+        else:
+            reads = 1
+        self.traits = Traits(
+            reads_examples=True,
+            reads_parts=True,
+            owns_memory=True,
+            concurrent_reads=reads,
+        )
 
     def __len__(self) -> int:
         return len(self._begins)
 
     def keep_leaves(self, leaves: Tree) -> "DocumentSource":
-        return DocumentSource(map_leaves(self._flats.__getitem__, leaves), self._begins, self._ends)
+        return DocumentSource(
+            map_leaves(self._flats.__getitem__, leaves), self._begins, self._ends
+        )
 
     def __repr__(self) -> str:
         return f"documents in {len(self._flats[0])} entries"
@@ -53,12 +64,23 @@ class DocumentSource(BaseSource):
         lengths = self.lengths(rows)
         if len(np.unique(lengths)) > 1:
             raise SourceError(
-                f"the {len(rows)} requested documents have different lengths and can't be stacked; pack them into "
-                "rows of one length with .pack(seq_len), pad them with .pad(lengths), or look at one as dataset[i]"
+                f"the {len(rows)} requested documents have different lengths and "
+                "can't be stacked; pack them into rows of one length with "
+                ".pack(seq_len), pad them with .pad(lengths), or look at one as "
+                "dataset[i]"
             )
-        shape = len(lengths), (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0]
-        parts = self.read_parts(rows, np.zeros_like(lengths), lengths, [True] * len(self._flats))
-        return self.structure.build(part.reshape(*shape, *part.shape[1:]) for part in parts if part is not None)
+        shape = (
+            len(lengths),
+            (lengths if len(lengths) else self.lengths(np.zeros(1, np.int64)))[0],
+        )
+        parts = self.read_parts(
+            rows, np.zeros_like(lengths), lengths, [True] * len(self._flats)
+        )
+        return self.structure.build(
+            part.reshape(*shape, *part.shape[1:])
+            for part in parts
+            if part is not None
+        )
 
     def lengths(self, rows: Integers) -> Integers:
         rows = check_rows(rows, len(self))
@@ -67,20 +89,42 @@ class DocumentSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         rows = check_rows(visits.rows, len(self))
         lengths = self.lengths(rows)
-        parts = self.read_parts(rows, np.zeros_like(rows), lengths, [True] * len(self._flats))
+        parts = self.read_parts(
+            rows, np.zeros_like(rows), lengths, [True] * len(self._flats)
+        )
         cuts = [0, *np.cumsum(lengths).tolist()]
-        split = [[part[start:stop] for start, stop in pairwise(cuts)] for part in parts if part is not None]
-        return [self.structure.build(leaves) for leaves in zip(*split, strict=True)] if len(rows) else []
+        split = [
+            [part[start:stop] for start, stop in pairwise(cuts)]
+            for part in parts
+            if part is not None
+        ]
+        if len(rows):
+            return [
+                self.structure.build(leaves) for leaves in zip(*split, strict=True)
+            ]
+        return []
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         begins = self._begins[check_rows(rows, len(self))] + starts
         nonempty = lengths > 0
         if not nonempty.all():
-            begins, lengths = begins[nonempty], lengths[nonempty]
+            begins = begins[nonempty]
+            lengths = lengths[nonempty]
         flats = list(zip(self._flats, wanted, strict=True))
         if not len(begins):
-            return [np.empty((0, *flat.spec.shape), flat.spec.dtype) if want else None for flat, want in flats]
-        return [flat.gather(begins, lengths) if want else None for flat, want in flats]
+            return [
+                np.empty((0, *flat.spec.shape), flat.spec.dtype) if want else None
+                for flat, want in flats
+            ]
+        return [
+            flat.gather(begins, lengths) if want else None for flat, want in flats
+        ]
 
     @property
     def addresses(self) -> list[str]:
@@ -88,16 +132,24 @@ class DocumentSource(BaseSource):
 
     def held(self, most: int) -> list[Array]:
         """Flat arrays in memory and document offsets, or evenly spaced entries: at most `most` bytes of each."""
-        return [*rows_in_memory(self._flats, most), some_rows(self._begins, self._begins.nbytes, most)]
+        return [
+            *rows_in_memory(self._flats, most),
+            some_rows(self._begins, self._begins.nbytes, most),
+        ]
 
     def locate(self, row: int) -> list[Location]:
         """Files of a document, each with its first and last byte."""
         index = int(check_rows([row], len(self))[0])
-        begin, end = int(self._begins[index]), int(self._ends[index])
-        return [location for flat in self._flats for location in flat.locate(begin, end)]
+        begin = int(self._begins[index])
+        end = int(self._ends[index])
+        return [
+            location for flat in self._flats for location in flat.locate(begin, end)
+        ]
 
 
-def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes: int) -> DocumentSource:
+def open_documents(
+    data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes: int
+) -> DocumentSource:
     """Opens documents; see `loadax.from_documents`.
 
     Raises:
@@ -108,16 +160,21 @@ def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes:
     if offsets is None:
         if not _is_files(data):
             raise ArgumentError(
-                f"offsets=None, but {type(data).__name__} data has no document boundaries; pass offsets=, or the path "
-                "of a Megatron .bin and .idx pair; for a list of arrays, one per document, use loadax.from_source(list)"
+                f"offsets=None, but {type(data).__name__} data has no document "
+                "boundaries; pass offsets=, or the path of a Megatron .bin and .idx "
+                "pair; for a list of arrays, one per document, use "
+                "loadax.from_source(list)"
             )
         from loadax.sources.tokens.files import find_token_files, open_token_stream
         from loadax.sources.tokens.megatron import read_documents
 
         found = find_token_files(data, dtype, True, files)
-        begins, ends = read_documents(found.files, [str(entry.index_file) for entry in found.entries])
+        begins, ends = read_documents(
+            found.files, [str(entry.index_file) for entry in found.entries]
+        )
         return DocumentSource(open_token_stream(found), begins, ends)
-    leaves, structure = flatten(data, is_leaf=_is_files)  # several files are one stream, not a tree of arrays
+    # several files are one stream, not a tree of arrays
+    leaves, structure = flatten(data, is_leaf=_is_files)
     flats = [_open_flat(leaf, dtype, files) for leaf in leaves]
     bounds = _bounds(offsets, common_length(structure.paths, list(map(len, flats))))
     return DocumentSource(structure.build(flats), bounds[:-1], bounds[1:])
@@ -125,7 +182,10 @@ def open_documents(data: Any, offsets: Any, dtype: Any, cache: Any, cache_bytes:
 
 def _is_files(data: Any) -> bool:
     """Whether data is a path, or a list of them."""
-    return all(isinstance(item, str | os.PathLike) for item in (data if isinstance(data, list | tuple) else [data]))
+    return all(
+        isinstance(item, str | os.PathLike)
+        for item in (data if isinstance(data, list | tuple) else [data])
+    )
 
 
 def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
@@ -134,10 +194,16 @@ def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
 
         return open_token_stream(find_token_files(data, dtype, False, files))
     if not hasattr(data, "__array__"):
-        raise ArgumentError(f"data is {type_text(data)}; pass a flat array, its path, or a dict of these")
+        raise ArgumentError(
+            f"data is {type_text(data)}; pass a flat array, its path, or a dict of "
+            "these"
+        )
     array = np.asanyarray(data)
     if array.ndim != 1:
-        raise ArgumentError(f"data is {array.dtype}{list(array.shape)}; pass a flat array, such as array.reshape(-1)")
+        raise ArgumentError(
+            f"data is {array.dtype}{list(array.shape)}; pass a flat array, such as "
+            "array.reshape(-1)"
+        )
     return MemoryArray(array)
 
 
@@ -150,11 +216,24 @@ def _bounds(offsets: Any, total: int) -> Integers:
     given = np.asarray(offsets)
     if given.ndim != 1 or given.dtype.kind not in "iu" or len(given) < 2:
         what = f"offsets are {given.dtype}{list(given.shape)}"
-        raise ArgumentError(f"{what}; pass ints: the first entry of each document, and then the end of the last one")
+        raise ArgumentError(
+            f"{what}; pass ints: the first entry of each document, and then the end "
+            "of the last one"
+        )
     bounds = given.astype(np.int64)
-    falls = np.flatnonzero(bounds[1:] < bounds[:-1])  # not by differences, which may wrap
+    # not by differences, which may wrap
+    falls = np.flatnonzero(bounds[1:] < bounds[:-1])
     if bounds[0] != 0 or bounds[-1] != total or len(falls):
-        down = f" with {bounds[falls[0] + 1]} after {bounds[falls[0]]}" if len(falls) else ""
-        what = f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data has {total} entries"
-        raise SourceError(f"{what}; pass offsets that ascend from 0 to {total}, one more than documents")
+        if len(falls):
+            down = f" with {bounds[falls[0] + 1]} after {bounds[falls[0]]}"
+        else:
+            down = ""
+        what = (
+            f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data "
+            f"has {total} entries"
+        )
+        raise SourceError(
+            f"{what}; pass offsets that ascend from 0 to {total}, one more than "
+            "documents"
+        )
     return bounds

@@ -35,7 +35,9 @@ class TokenFiles(NamedTuple):
     entries: tuple[TokenFile, ...]
 
 
-def find_token_files(path: Any, dtype: Any, documents: bool, files: Files) -> TokenFiles:
+def find_token_files(
+    path: Any, dtype: Any, documents: bool, files: Files
+) -> TokenFiles:
     """Opens the files of a token stream.
 
     Args:
@@ -49,16 +51,29 @@ def find_token_files(path: Any, dtype: Any, documents: bool, files: Files) -> To
         ArgumentError: When an argument is invalid, or `dtype` is missing.
         SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names the file.
     """
-    wanted = None if dtype is None else checked_dtype("dtype", dtype)
+    if dtype is None:
+        wanted = None
+    else:
+        wanted = checked_dtype("dtype", dtype)
     if wanted is not None and wanted.kind not in "iu":
         what = f"dtype={dtype!r} is {wanted}, but tokens are integers"
         raise ArgumentError(f"{what}; pass 'uint16' or another integer dtype")
     given = [_named_pair(location) for location in expand(path, FORMAT, files)]
     pairs = {location for location in given if _suffix(location) == ".bin"}
     # An index next to its .bin in the same list is not a separate file.
-    given = [location for location in given if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs]
+    given = [
+        location
+        for location in given
+        if _suffix(location) != ".idx" or _sibling(location, ".bin") not in pairs
+    ]
     # Remote optional files are requested only when they matter: some servers answer 403 for a missing file, not 404.
-    entries = _describe(files, given, wanted, documents, look=not files.far(given) or documents or wanted is None)
+    entries = _describe(
+        files,
+        given,
+        wanted,
+        documents,
+        look=not files.far(given) or documents or wanted is None,
+    )
     _check_alike(entries, wanted)
     return TokenFiles(files, tuple(entries))
 
@@ -66,21 +81,40 @@ def find_token_files(path: Any, dtype: Any, documents: bool, files: Files) -> To
 def open_token_stream(token_files: TokenFiles) -> StreamArray:
     """The tokens of all files, as one flat array."""
     segments = [entry.segment for entry in token_files.entries]
-    return StreamArray(open_stream(segments, token_files.files), token_files.entries[0].dtype)
+    return StreamArray(
+        open_stream(segments, token_files.files), token_files.entries[0].dtype
+    )
 
 
 def _describe(
-    files: Files, given: Sequence[str], dtype: np.dtype[Any] | None, documents: bool, look: bool
+    files: Files,
+    given: Sequence[str],
+    dtype: np.dtype[Any] | None,
+    documents: bool,
+    look: bool,
 ) -> list[TokenFile]:
-    arrays = _with_npy_headers(files, [location for location in given if _suffix(location) == ".npy"], dtype)
-    by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True)) if arrays else {}
+    arrays = _with_npy_headers(
+        files, [location for location in given if _suffix(location) == ".npy"], dtype
+    )
+    if arrays:
+        by_location = dict(zip(arrays, _npy_files(files, arrays), strict=True))
+    else:
+        by_location = {}
     flat = [location for location in given if location not in by_location]
     required = {location for location in flat if _suffix(location) == ".idx"}
-    candidates = [location for location in flat if location in required or (look and _suffix(location) == ".bin")]
-    index_exists = files.exists([_sibling(location, ".idx") for location in candidates])
+    candidates = [
+        location
+        for location in flat
+        if location in required or (look and _suffix(location) == ".bin")
+    ]
+    index_exists = files.exists(
+        [_sibling(location, ".idx") for location in candidates]
+    )
     for location, exists in zip(candidates, index_exists, strict=True):
         if exists:
-            by_location[location] = _indexed_file(files, _sibling(location, ".bin"), _sibling(location, ".idx"))
+            by_location[location] = _indexed_file(
+                files, _sibling(location, ".bin"), _sibling(location, ".idx")
+            )
         elif location in required:
             raise no_such_file(location)
     plain = [location for location in flat if location not in by_location]
@@ -89,17 +123,29 @@ def _describe(
         for entry in by_location.values():
             if entry.index_file is None:
                 raise SourceError(
-                    f"{entry.segment.location}: there is no .idx file next to it with the document offsets; leave "
-                    "segment_ids out (or, for documents, pass offsets=), or write a Megatron .bin and .idx pair"
+                    f"{entry.segment.location}: there is no .idx file next to it "
+                    "with the document offsets; leave segment_ids out (or, for "
+                    "documents, pass offsets=), or write a Megatron .bin and .idx "
+                    "pair"
                 )
     return [by_location[location] for location in given]
 
 
-def _with_npy_headers(files: Files, arrays: Sequence[str], dtype: np.dtype[Any] | None) -> Sequence[str]:
+def _with_npy_headers(
+    files: Files, arrays: Sequence[str], dtype: np.dtype[Any] | None
+) -> Sequence[str]:
     """The arrays, or none where all lack a header: OLMo, Dolma and nanotron call flat files of tokens `.npy`."""
-    if dtype is None or not arrays or any(start == NPY for start in files.read_starts(arrays, len(NPY))):
+    if (
+        dtype is None
+        or not arrays
+        or any(start == NPY for start in files.read_starts(arrays, len(NPY)))
+    ):
         return arrays
-    log.warning("%s has no header of NumPy: it is read as a flat file, since dtype= was passed", arrays[0])
+    log.warning(
+        "%s has no header of NumPy: it is read as a flat file, since dtype= was "
+        "passed",
+        arrays[0],
+    )
     return []
 
 
@@ -107,13 +153,20 @@ def _npy_files(files: Files, locations: Sequence[str]) -> list[TokenFile]:
     from loadax.files.npy_header import read_npy_headers
 
     entries = []
-    for header, location in zip(read_npy_headers(files, locations), locations, strict=True):
+    for header, location in zip(
+        read_npy_headers(files, locations), locations, strict=True
+    ):
         what = f"{location} is {header.dtype}{list(header.shape)}"
         if len(header.shape) != 1:
-            raise SourceError(f"{what}, not one-dimensional; open it with loadax.from_npy, or save array.reshape(-1)")
+            raise SourceError(
+                f"{what}, not one-dimensional; open it with loadax.from_npy, or save "
+                "array.reshape(-1)"
+            )
         if header.dtype.kind not in "iu":
             raise SourceError(f"{what}: tokens are integers")
-        entries.append(TokenFile(FileSpan(location, header.begin, header.size), header.dtype))
+        entries.append(
+            TokenFile(FileSpan(location, header.begin, header.size), header.dtype)
+        )
     return entries
 
 
@@ -123,26 +176,46 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
     parsed = read_index(files, index)
     size = parsed.tokens * parsed.dtype.itemsize
     if not files.exists([location])[0]:
-        raise SourceError(f"{location}: there is no such file, but {index} describes it; keep both in one folder")
+        raise SourceError(
+            f"{location}: there is no such file, but {index} describes it; keep both "
+            "in one folder"
+        )
     (stored,) = files.sizes([location])
     if stored != size:
         described = f"{size} bytes ({parsed.tokens} tokens of {parsed.dtype})"
-        raise SourceError(f"{location} has {stored} bytes instead of {described}, as {index} says; copy both again")
+        raise SourceError(
+            f"{location} has {stored} bytes instead of {described}, as {index} says; "
+            "copy both again"
+        )
     return TokenFile(FileSpan(location, 0, size), parsed.dtype, index)
 
 
-def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | None) -> list[TokenFile]:
+def _plain_files(
+    files: Files, locations: Sequence[str], dtype: np.dtype[Any] | None
+) -> list[TokenFile]:
     entries = []
     headers = read_token_headers(files, locations)
-    for location, header, size in zip(locations, headers, files.sizes(locations), strict=True):
+    for location, header, size in zip(
+        locations, headers, files.sizes(locations), strict=True
+    ):
         if header is not None:
-            entries.append(TokenFile(FileSpan(location, header.begin, size - header.begin), header.dtype))
+            entries.append(
+                TokenFile(
+                    FileSpan(location, header.begin, size - header.begin),
+                    header.dtype,
+                )
+            )
             continue
         if dtype is None:
             what = f"{location}: the file does not contain the dtype of its tokens"
-            raise ArgumentError(f"{what}; pass dtype=, such as 'uint16'", argument="dtype")
+            raise ArgumentError(
+                f"{what}; pass dtype=, such as 'uint16'", argument="dtype"
+            )
         if size % dtype.itemsize:
-            what = f"{location}: its size of {size} bytes is not a multiple of {dtype.itemsize}, that of {dtype}"
+            what = (
+                f"{location}: its size of {size} bytes is not a multiple of "
+                f"{dtype.itemsize}, that of {dtype}"
+            )
             raise SourceError(f"{what}; check dtype=, or copy the file again")
         entries.append(TokenFile(FileSpan(location, 0, size), dtype))
     return entries
@@ -151,25 +224,35 @@ def _plain_files(files: Files, locations: Sequence[str], dtype: np.dtype[Any] | 
 def _check_alike(entries: Sequence[TokenFile], dtype: np.dtype[Any] | None) -> None:
     first = entries[0]
     for entry in entries:
-        if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder("="):
-            what = f"{entry.segment.location} contains {entry.dtype} tokens, but dtype={dtype} was passed"
+        if dtype is not None and entry.dtype.newbyteorder("=") != dtype.newbyteorder(
+            "="
+        ):
+            what = (
+                f"{entry.segment.location} contains {entry.dtype} tokens, but "
+                f"dtype={dtype} was passed"
+            )
             raise SourceError(f"{what}; leave dtype out", argument="dtype")
         if entry.dtype != first.dtype:
             raise SourceError(
-                f"{first.segment.location} contains {_spelled(first.dtype)} tokens and {entry.segment.location} "
-                f"{_spelled(entry.dtype)}; a stream has one dtype: convert some files, or open them separately"
+                f"{first.segment.location} contains {_spelled(first.dtype)} tokens "
+                f"and {entry.segment.location} {_spelled(entry.dtype)}; a stream has "
+                "one dtype: convert some files, or open them separately"
             )
 
 
 def _spelled(dtype: np.dtype[Any]) -> str:
-    return str(dtype) if dtype.isnative else f"{dtype.newbyteorder('=')} (big-endian)"
+    if dtype.isnative:
+        return str(dtype)
+    return f"{dtype.newbyteorder('=')} (big-endian)"
 
 
 def _named_pair(location: str) -> str:
     """Resolves the common prefix of a `.bin` and `.idx` pair, as Megatron's own tools do, to the `.idx` file."""
     local = local_path(location)
     pair = local is not None and not local.exists() and Path(f"{local}.idx").exists()
-    return f"{local}.idx" if pair else location
+    if pair:
+        return f"{local}.idx"
+    return location
 
 
 def _suffix(location: str) -> str:

@@ -10,7 +10,8 @@ FORMAT = Format(
     given="{0}, seq_len=…",
     lacks=".bin or .npy file in it",
     argument="path",
-    accepted=("from_npy", "from_jsonl"),  # .npy files of tokens; the bytes of a text are tokens too
+    # .npy files of tokens; the bytes of a text are tokens too
+    accepted=("from_npy", "from_jsonl"),
     any_bytes=True,
     options=("seq_len", "dtype", "cache"),
     needs="seq_len",

@@ -23,7 +23,13 @@ from loadax.files.paths import local_path
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.tokens.documents import DocumentSource
-from loadax.sources.zarr.array import CACHE_BYTES, Missing, StoredArray, addresses_in, json_of
+from loadax.sources.zarr.array import (
+    CACHE_BYTES,
+    Missing,
+    StoredArray,
+    addresses_in,
+    json_of,
+)
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS, STRIDE
 from loadax.sources.zarr.source import TensorStoreSource, open_arrays, open_stores
@@ -45,7 +51,8 @@ class BlockArray:
     def __init__(self, store: ts.TensorStore, name: str, length: int):
         _, _, self._size, *inner = store.shape
         self._length = length
-        self._stored, shard = StoredArray(store, name), store.chunk_layout.write_chunk.shape or ()
+        self._stored = StoredArray(store, name)
+        shard = store.chunk_layout.write_chunk.shape or ()
         self._file_entries = (shard[1] or 1) * self._size
         self.spec = ArraySpec(tuple(inner), self._stored.dtype)
         self.addresses = addresses_in(json_of(store))
@@ -60,16 +67,24 @@ class BlockArray:
         counts = (offsets + lengths - 1) // self._size - offsets // self._size + 1
         blocks = np.unique(indices(begins, counts))
         out = np.empty((len(blocks), self._size, *self.spec.shape), self.spec.dtype)
-        self._stored.start(np.divmod(blocks, BLOCKS), all_columns(out.shape[1:]), out)()
+        self._stored.start(
+            np.divmod(blocks, BLOCKS), all_columns(out.shape[1:]), out
+        )()
         places = np.searchsorted(blocks, begins) * self._size + offsets % self._size
-        return take_parts(out.reshape(len(blocks) * self._size, *self.spec.shape), places, lengths)
+        return take_parts(
+            out.reshape(len(blocks) * self._size, *self.spec.shape), places, lengths
+        )
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """Files of entries of one part."""
         address = self.addresses[0]
-        folder, zeros = str(local_path(address) or address).rstrip("/"), "/0" * (1 + len(self.spec.shape))
+        folder = str(local_path(address) or address).rstrip("/")
+        zeros = "/0" * (1 + len(self.spec.shape))
         part, offset = divmod(start, STRIDE)
-        files = range(offset // self._file_entries, -(-(offset + stop - start) // self._file_entries))
+        files = range(
+            offset // self._file_entries,
+            -(-(offset + stop - start) // self._file_entries),
+        )
         return [Location(f"{folder}/c/{part}/{file}{zeros}") for file in files]
 
 
@@ -83,8 +98,11 @@ class RaggedSource(BaseSource):
     """
 
     def __init__(self, leaves: Sequence[BaseSource], structure: Structure):
-        self._leaves, self.structure = leaves, structure
-        self.traits = Traits(reads_examples=True, owns_memory=True, concurrent_reads=4)
+        self._leaves = leaves
+        self.structure = structure
+        self.traits = Traits(
+            reads_examples=True, owns_memory=True, concurrent_reads=4
+        )
 
     def __len__(self) -> int:
         return len(self._leaves[0])
@@ -107,10 +125,14 @@ class RaggedSource(BaseSource):
         return self.structure.build(leaf.read(rows) for leaf in self._leaves)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return self.structure.build_all([leaf.read_examples(visits) for leaf in self._leaves], len(visits.rows))
+        return self.structure.build_all(
+            [leaf.read_examples(visits) for leaf in self._leaves], len(visits.rows)
+        )
 
 
-def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing = "error") -> BaseSource:
+def open_zarr(
+    path: Any, variables: Sequence[str] | str | None, missing: Missing = "error"
+) -> BaseSource:
     """Opens a zarr array, or the arrays of a zarr group, of version 2 or 3, or a store of ragged rows.
 
     Args:
@@ -126,15 +148,30 @@ def open_zarr(path: Any, variables: Sequence[str] | str | None, missing: Missing
         return open_arrays(path, found, missing)
     names = [name for name in found.specs if name != LENGTHS]
     asked = names if variables is None else variables
-    chosen = [asked] if isinstance(asked, str) else entries("variables", asked, "names of arrays")
+    chosen = (
+        [asked]
+        if isinstance(asked, str)
+        else entries("variables", asked, "names of arrays")
+    )
     wrong = [name for name in chosen if name not in names]
     if wrong or not chosen:
-        absent = f"has no zarr array {wrong[0]!r}" if wrong else f"is asked for no array by variables={asked!r}"
-        raise SourceError(f"{found.location} {absent}; its arrays are {names}", argument="variables")
-    return open_ragged(found, flatten(BARE if names == [BARE] else dict.fromkeys(chosen, BARE))[1], missing)
+        if wrong:
+            absent = f"has no zarr array {wrong[0]!r}"
+        else:
+            absent = f"is asked for no array by variables={asked!r}"
+        raise SourceError(
+            f"{found.location} {absent}; its arrays are {names}", argument="variables"
+        )
+    return open_ragged(
+        found,
+        flatten(BARE if names == [BARE] else dict.fromkeys(chosen, BARE))[1],
+        missing,
+    )
 
 
-def open_ragged(found: RaggedArrays, structure: Structure, missing: Missing = "error") -> BaseSource:
+def open_ragged(
+    found: RaggedArrays, structure: Structure, missing: Missing = "error"
+) -> BaseSource:
     """Opens a store of ragged rows: documents in flat arrays, if all leaves of a row are equally long.
 
     Args:
@@ -145,20 +182,41 @@ def open_ragged(found: RaggedArrays, structure: Structure, missing: Missing = "e
     Raises:
         SourceError: When an array can't be opened, or the lengths don't fit.
     """
-    names, ragged = [name or BARE for name in structure.names], found.manifest["ragged"]
+    names = [name or BARE for name in structure.names]
+    ragged = found.manifest["ragged"]
     flat = [name for name in names if name in ragged]
     source = TensorStoreSource(found.specs[LENGTHS], missing)
-    columns = source.read(np.arange(len(source)))[:, [ragged.index(name) for name in flat]]
+    columns = source.read(np.arange(len(source)))[
+        :, [ragged.index(name) for name in flat]
+    ]
     labels = [f"leaf {name!r} at {found.location}" for name in flat]
-    stores = open_stores([found.specs[name] for name in flat], labels, new_context(CACHE_BYTES), missing)
-    blocks = dict(zip(flat, map(BlockArray, stores, labels, columns.sum(axis=0).tolist()), strict=True))
+    stores = open_stores(
+        [found.specs[name] for name in flat],
+        labels,
+        new_context(CACHE_BYTES),
+        missing,
+    )
+    blocks = dict(
+        zip(
+            flat,
+            map(BlockArray, stores, labels, columns.sum(axis=0).tolist()),
+            strict=True,
+        )
+    )
     if len(flat) == len(names) and (columns == columns[:, :1]).all():
-        return DocumentSource(structure.build(blocks[name] for name in names), *_bounds(columns[:, 0], found))
+        return DocumentSource(
+            structure.build(blocks[name] for name in names),
+            *_bounds(columns[:, 0], found),
+        )
     leaves: dict[str, BaseSource] = {
         name: DocumentSource(array, *_bounds(columns[:, column], found))
         for column, (name, array) in enumerate(blocks.items())
     }
-    leaves |= {name: TensorStoreSource(found.specs[name], missing) for name in names if name not in blocks}
+    leaves |= {
+        name: TensorStoreSource(found.specs[name], missing)
+        for name in names
+        if name not in blocks
+    }
     return RaggedSource([leaves[name] for name in names], structure)
 
 
@@ -172,6 +230,9 @@ def _bounds(lengths: Integers, found: RaggedArrays) -> tuple[Integers, Integers]
     ends = np.cumsum(lengths)
     before = np.repeat((ends - lengths)[::shard_rows], shard_rows)[: len(lengths)]
     if (lengths < 0).any() or (ends - before >= STRIDE).any():
-        raise SourceError(f"{found.location}: {LENGTHS} has lengths that no part can have; write the store again")
+        raise SourceError(
+            f"{found.location}: {LENGTHS} has lengths that no part can have; write "
+            "the store again"
+        )
     begins = ends - lengths - before + np.arange(len(lengths)) // shard_rows * STRIDE
     return begins, begins + lengths

@@ -9,12 +9,24 @@ from loadax.core.arguments import flag, integer
 from loadax.core.array_parts import indices
 from loadax.errors import SourceError
 from loadax.files.files import files_with_cache
-from loadax.protocols import Array, ArraySpec, Boxes, Integers, Location, Outputs, Tree
+from loadax.protocols import (
+    Array,
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+)
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.stream_array import StreamArray
-from loadax.sources.tokens.files import TokenFiles, find_token_files, open_token_stream
+from loadax.sources.tokens.files import (
+    TokenFiles,
+    find_token_files,
+    open_token_stream,
+)
 
 
 @final
@@ -40,7 +52,9 @@ class SegmentIds:
 
         return np.unique(read_documents(self._files, self.indices)[0])
 
-    def number_into(self, first: Integers, columns: tuple[int, int], out: Array) -> None:
+    def number_into(
+        self, first: Integers, columns: tuple[int, int], out: Array
+    ) -> None:
         """Writes segment ids: the document number of each token, counted from 1 within each window.
 
         Args:
@@ -51,7 +65,9 @@ class SegmentIds:
         low, high = columns
         begun = np.searchsorted(self.begins, first, side="right")
         before = np.searchsorted(self.begins, first + low, side="right")
-        within = np.searchsorted(self.begins, first + (high - 1), side="right") - before
+        within = (
+            np.searchsorted(self.begins, first + (high - 1), side="right") - before
+        )
         steps = np.zeros((len(first), high - low), np.int32)
         steps[:, 0] = 1 + before - begun
         windows = np.repeat(np.arange(len(first)), within)
@@ -85,25 +101,54 @@ class TokenSource(BaseSource):
 
     spec: Tree = None
 
-    def __init__(self, tokens: StreamArray, documents: SegmentIds | None, seq_len: int, stride: int, targets: bool):
-        self._tokens, self._documents, self._seq_len, self._stride = tokens, documents, seq_len, stride
+    def __init__(
+        self,
+        tokens: StreamArray,
+        documents: SegmentIds | None,
+        seq_len: int,
+        stride: int,
+        targets: bool,
+    ):
+        self._tokens = tokens
+        self._documents = documents
+        self._seq_len = seq_len
+        self._stride = stride
         self._length = max(0, (len(tokens) - seq_len - 1) // stride + 1)
         if not self._length:
-            what = f"{_named(tokens)}: {len(tokens)} tokens are less than one row of seq_len + 1 = {seq_len + 1}"
+            what = (
+                f"{_named(tokens)}: {len(tokens)} tokens are less than one row of "
+                f"seq_len + 1 = {seq_len + 1}"
+            )
             raise SourceError(f"{what}; pass a smaller seq_len, or more files")
         shifted = [TokenLeaf("inputs", 0, seq_len), TokenLeaf("targets", 1, seq_len)]
-        self._leaves = shifted if targets else [TokenLeaf("tokens", 0, seq_len + 1)]
+        if targets:
+            self._leaves = shifted
+        else:
+            self._leaves = [TokenLeaf("tokens", 0, seq_len + 1)]
         if documents is not None:
             # In leaf order.
-            self._leaves = sorted([*self._leaves, TokenLeaf("segment_ids", 0, seq_len + (not targets))])
-        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=4 if tokens.far else 1)
+            self._leaves = sorted(
+                [*self._leaves, TokenLeaf("segment_ids", 0, seq_len + (not targets))]
+            )
+        self.traits = Traits(
+            owns_memory=True,
+            reads_columns=True,
+            concurrent_reads=4 if tokens.far else 1,
+        )
         dtypes = {"segment_ids": np.dtype(np.int32)}
         kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
-        self.spec = {leaf.name: ArraySpec((leaf.length,), kind) for leaf, kind in zip(self._leaves, kinds, strict=True)}
+        self.spec = {
+            leaf.name: ArraySpec((leaf.length,), kind)
+            for leaf, kind in zip(self._leaves, kinds, strict=True)
+        }
 
     def __repr__(self) -> str:
-        kind, stream = self._tokens.spec.dtype, redact(_named(self._tokens))
-        return f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every {self._stride}, in {stream}"
+        kind = self._tokens.spec.dtype
+        stream = redact(_named(self._tokens))
+        return (
+            f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every "
+            f"{self._stride}, in {stream}"
+        )
 
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
@@ -118,10 +163,17 @@ class TokenSource(BaseSource):
                 assert self._documents is not None
                 self._documents.number_into(first, columns[0], destination)
             else:
-                wanted.append((leaf.offset + columns[0][0], leaf.offset + columns[0][1], destination))
+                wanted.append(
+                    (
+                        leaf.offset + columns[0][0],
+                        leaf.offset + columns[0][1],
+                        destination,
+                    )
+                )
         if len(wanted) > 1 and self._tokens.far:
             # Inputs and targets share all tokens but one: both are cut from one read.
-            low, high = min(request[0] for request in wanted), max(request[1] for request in wanted)
+            low = min(request[0] for request in wanted)
+            high = max(request[1] for request in wanted)
             both = self._tokens.runs(first + low, high - low, ())
             for start, stop, destination in wanted:
                 destination[...] = both[:, start - low : stop - low]
@@ -131,7 +183,10 @@ class TokenSource(BaseSource):
 
     @property
     def addresses(self) -> list[str]:
-        return [*self._tokens.addresses, *(self._documents.indices if self._documents else ())]
+        return [
+            *self._tokens.addresses,
+            *(self._documents.indices if self._documents else ()),
+        ]
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row, each with its first and last byte."""
@@ -140,7 +195,14 @@ class TokenSource(BaseSource):
 
 
 def open_tokens(
-    path: Any, seq_len: Any, dtype: Any, stride: Any, targets: bool, segment_ids: bool, cache: Any, cache_bytes: int
+    path: Any,
+    seq_len: Any,
+    dtype: Any,
+    stride: Any,
+    targets: bool,
+    segment_ids: bool,
+    cache: Any,
+    cache_bytes: int,
 ) -> TokenSource:
     """Opens a stream of tokens; see `loadax.from_tokens`.
 
@@ -149,14 +211,26 @@ def open_tokens(
         SourceError: When a file is missing, cut short or mislabelled, or dtypes differ; names it.
     """
     seq_len = integer("seq_len", seq_len, 1)
-    stride = seq_len if stride is None else integer("stride", stride, 1)
+    if stride is None:
+        stride = seq_len
+    else:
+        stride = integer("stride", stride, 1)
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
-    token_files = find_token_files(path, dtype, segment_ids, files_with_cache(cache, cache_bytes))
-    documents = SegmentIds(token_files) if segment_ids else None
-    return TokenSource(open_token_stream(token_files), documents, seq_len, stride, targets)
+    token_files = find_token_files(
+        path, dtype, segment_ids, files_with_cache(cache, cache_bytes)
+    )
+    if segment_ids:
+        documents = SegmentIds(token_files)
+    else:
+        documents = None
+    return TokenSource(
+        open_token_stream(token_files), documents, seq_len, stride, targets
+    )
 
 
 def _named(tokens: StreamArray) -> str:
     first, *others = tokens.addresses
-    return f"{first} and {len(others)} more" if others else first
+    if others:
+        return f"{first} and {len(others)} more"
+    return first

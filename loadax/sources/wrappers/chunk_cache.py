@@ -12,7 +12,16 @@ import numpy as np
 
 from loadax.core.buffers import BufferPool
 from loadax.core.spec import flatten_spec, normalise_spec, split_rows
-from loadax.protocols import Array, ArraySpec, Boxes, Columns, Integers, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    ArraySpec,
+    Boxes,
+    Columns,
+    Integers,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, WrapperSource, scatter_into
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.wrappers.row_arena import RowArena, row_layouts
@@ -58,11 +67,19 @@ class ChunkCache(WrapperSource):
     spec: Tree = None
     chunks: Integers | range = range(0)
 
-    def __init__(self, source: BaseSource, spec: Tree, slots: int, times: float = 1.0, boxes: Boxes | None = None):
+    def __init__(
+        self,
+        source: BaseSource,
+        spec: Tree,
+        slots: int,
+        times: float = 1.0,
+        boxes: Boxes | None = None,
+    ):
         super().__init__(source)
         self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
-        self._slots, self._times = slots, times
+        self._slots = slots
+        self._times = times
         starts = chunk_starts(source)
         assert starts is not None, "a source without chunks needs no cache"
         self.chunks = starts
@@ -70,17 +87,26 @@ class ChunkCache(WrapperSource):
         specs = flatten_spec(spec)[0]
         self._make = partial(_CachedColumns, source, starts, specs, slots, times)
         self._open = self._make(boxes if boxes is not None else [None] * len(specs))
-        self._before = 0  # rows fetched by earlier `_CachedColumns`s, with fewer columns
+        # rows fetched by earlier `_CachedColumns`s, with fewer columns
+        self._before = 0
 
     def __repr__(self) -> str:
         return f"{self._source!r}, {self._slots} chunks open"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An empty cache of the same size in another process.
-        return ChunkCache, (self._source, self.spec, self._slots, self._times, self._open.boxes)
+        return ChunkCache, (
+            self._source,
+            self.spec,
+            self._slots,
+            self._times,
+            self._open.boxes,
+        )
 
     def _over(self, source: BaseSource) -> "ChunkCache":
-        return ChunkCache(source, self.spec, self._slots, self._times, self._open.boxes)
+        return ChunkCache(
+            source, self.spec, self._slots, self._times, self._open.boxes
+        )
 
     @property
     def rows_fetched(self) -> int:
@@ -90,7 +116,9 @@ class ChunkCache(WrapperSource):
     read = read_columns
 
     def read_visits(self, visits: Visits) -> Tree:
-        return self._source.read_visits(visits) if self.traits.random else self.read(visits.rows)
+        if self.traits.random:
+            return self._source.read_visits(visits)
+        return self.read(visits.rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads past the cache where shapes may differ, since cached rows have one shape."""
@@ -106,7 +134,10 @@ class ChunkCache(WrapperSource):
     def _covering(self, boxes: Boxes) -> "_CachedColumns":
         """Returns the open chunks; replaces them with empty ones if requested columns are missing."""
         with self._lock:
-            covering = [hull(one, other) for one, other in zip(self._open.boxes, boxes, strict=True)]
+            covering = [
+                hull(one, other)
+                for one, other in zip(self._open.boxes, boxes, strict=True)
+            ]
             if covering != self._open.boxes:
                 self._before += self._open.rows_fetched
                 self._open = self._make(covering)
@@ -137,7 +168,8 @@ class _CachedColumns:
         self._arenas: list[RowArena] | None = None  # allocated on the first read
         self._in_transit = BufferPool(_IDLE_BYTES)
         self._free = list(range(self._slots))[::-1]
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # by index, least recently used first
+        # by index, least recently used first
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._changed = threading.Condition()
         self.rows_fetched = 0
 
@@ -148,12 +180,16 @@ class _CachedColumns:
         counts = np.bincount(chunk_of_row - first)
         numbers = np.flatnonzero(counts)
         which = (np.cumsum(counts > 0) - 1)[chunk_of_row - first]
-        asked = dict(zip((numbers + first).tolist(), counts[numbers].tolist(), strict=True))
+        asked = dict(
+            zip((numbers + first).tolist(), counts[numbers].tolist(), strict=True)
+        )
         chunks = self._hold(asked)
         try:
             begins = np.array(
                 [
-                    self._starts[index] - chunks[index].slot * self._height if index in chunks else _PAST
+                    self._starts[index] - chunks[index].slot * self._height
+                    if index in chunks
+                    else _PAST
                     for index in asked
                 ]
             )
@@ -165,17 +201,23 @@ class _CachedColumns:
                 scatter_into(self._source, rows[misses], boxes, out, misses)
                 with self._changed:
                     self.rows_fetched += len(misses)
-                places, targets = places[cached], np.flatnonzero(cached)
+                places = places[cached]
+                targets = np.flatnonzero(cached)
             for arena in self._arenas or ():
                 arena.gather(places, boxes, out, targets, self._in_transit.lease)
         except BaseException:
             self._release(chunks, {})
             raise
         row_area = area(boxes)
-        self._release(chunks, {index: count * row_area for index, count in asked.items()})
+        self._release(
+            chunks, {index: count * row_area for index, count in asked.items()}
+        )
 
     def _rows_of(self, index: int) -> tuple[int, int]:
-        end = self._starts[index + 1] if index + 1 < len(self._starts) else self._length
+        if index + 1 < len(self._starts):
+            end = self._starts[index + 1]
+        else:
+            end = self._length
         return int(self._starts[index]), int(end)
 
     def _hold(self, indices: Iterable[int]) -> dict[int, _Chunk]:
@@ -185,7 +227,10 @@ class _CachedColumns:
         with self._changed:
             if self._arenas is None:
                 # Memory that is never written costs nothing: the kernel allocates pages on first use.
-                self._arenas = [RowArena(layout, self._slots * self._height) for layout in self._layouts]
+                self._arenas = [
+                    RowArena(layout, self._slots * self._height)
+                    for layout in self._layouts
+                ]
             for index in indices:
                 chunk = self._chunks.get(index)
                 if chunk is not None:
@@ -193,7 +238,9 @@ class _CachedColumns:
                     self._chunks.move_to_end(index)
                 elif (slot := self._slot()) is not None:
                     low, high = self._rows_of(index)
-                    chunk = loading[index] = self._chunks[index] = _Chunk(slot, (high - low) * self._served_when)
+                    chunk = loading[index] = self._chunks[index] = _Chunk(
+                        slot, (high - low) * self._served_when
+                    )
                 if chunk is not None:
                     chunks[index] = chunk
         try:
@@ -201,14 +248,20 @@ class _CachedColumns:
             if loading:
                 self._load(loading)
             with self._changed:
-                self._changed.wait_for(lambda: all(chunk.state != "loading" for chunk in chunks.values()))
+                self._changed.wait_for(
+                    lambda: all(chunk.state != "loading" for chunk in chunks.values())
+                )
         except BaseException:
             self._fail(loading)
             self._release(chunks, {})
             raise
-        failed = {index: chunk for index, chunk in chunks.items() if chunk.state == "failed"}
+        failed = {
+            index: chunk for index, chunk in chunks.items() if chunk.state == "failed"
+        }
         self._release(failed, {})
-        return {index: chunk for index, chunk in chunks.items() if index not in failed}
+        return {
+            index: chunk for index, chunk in chunks.items() if index not in failed
+        }
 
     def _release(self, chunks: dict[int, _Chunk], served: dict[int, int]) -> None:
         with self._changed:
@@ -236,15 +289,22 @@ class _CachedColumns:
         heights = [high - low for low, high in bounds.values()]
         first = slots[0] * self._height
         arenas = self._arenas or []
-        if slots == list(range(slots[0], slots[0] + len(slots))) and set(heights[:-1]) <= {self._height}:
+        if slots == list(range(slots[0], slots[0] + len(slots))) and set(
+            heights[:-1]
+        ) <= {self._height}:
             self._fetch(rows, arenas, first)
         else:
-            arrived = [RowArena(layout, len(rows), self._in_transit.lease) for layout in self._layouts]
+            arrived = [
+                RowArena(layout, len(rows), self._in_transit.lease)
+                for layout in self._layouts
+            ]
             self._fetch(rows, arrived, 0)
             for arena, values in zip(arenas, arrived, strict=True):
                 start = 0
                 for slot, height in zip(slots, heights, strict=True):
-                    arena.rows[slot * self._height : slot * self._height + height] = values.rows[start : start + height]
+                    arena.rows[slot * self._height : slot * self._height + height] = (
+                        values.rows[start : start + height]
+                    )
                     start += height
         with self._changed:
             for chunk in chunks.values():
@@ -275,18 +335,28 @@ class _CachedColumns:
 def hull(one: Columns | None, other: Columns | None) -> Columns | None:
     """Smallest box that contains both."""
     if one is None or other is None:
-        return one if other is None else other
-    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
+        if other is None:
+            return one
+        return other
+    return tuple(
+        (min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True)
+    )
 
 
 def area(boxes: Boxes) -> int:
     """Number of elements of a row in the boxes."""
-    return sum(math.prod(stop - start for start, stop in box) for box in boxes if box is not None)
+    return sum(
+        math.prod(stop - start for start, stop in box)
+        for box in boxes
+        if box is not None
+    )
 
 
 def chunk_of(starts: Integers | range, rows: Integers) -> Integers:
     """Indices of the chunks that these rows are in."""
-    return rows // starts.step if isinstance(starts, range) else np.searchsorted(starts, rows, side="right") - 1
+    if isinstance(starts, range):
+        return rows // starts.step
+    return np.searchsorted(starts, rows, side="right") - 1
 
 
 def chunk_sizes(starts: Integers | range, chunks: Integers, length: int) -> Integers:
@@ -303,7 +373,9 @@ def largest_chunk(starts: Integers | range, length: int) -> int:
     return int(np.diff(starts, append=length).max())
 
 
-def with_chunks(source: BaseSource, count: int, times: float, boxes: Boxes | None = None) -> BaseSource:
+def with_chunks(
+    source: BaseSource, count: int, times: float, boxes: Boxes | None = None
+) -> BaseSource:
     """A source with memory for `count` decoded chunks; itself if it has no chunks, or its rows no spec or objects.
 
     Args:
@@ -318,6 +390,7 @@ def with_chunks(source: BaseSource, count: int, times: float, boxes: Boxes | Non
     if own is not None or source.spec is None:
         return own or source
     spec = normalise_spec(source.spec)
-    if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):  # the cache copies bytes
+    # the cache copies bytes
+    if any(leaf.dtype.hasobject for leaf in flatten_spec(spec)[0]):
         return source
     return ChunkCache(source, spec, count, times, boxes)

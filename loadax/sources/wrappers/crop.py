@@ -43,16 +43,24 @@ class CroppedSource(WrapperSource):
     # `read_into` is that of the source: boxes count from the first column, so they are the same in both.
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        return [self._cropped(example, _first_entries) for example in self._source.read_examples(visits)]
+        return [
+            self._cropped(example, _first_entries)
+            for example in self._source.read_examples(visits)
+        ]
 
     def lengths(self, rows: Integers) -> None:  # noqa: ARG002 - cropped rows have one length
         return None
 
     def read_parts(self, *_: Any) -> list[Array | None]:
-        raise SourceError("cropped rows are not documents and have no parts; read them whole")
+        raise SourceError(
+            "cropped rows are not documents and have no parts; read them whole"
+        )
 
     def _cropped(self, tree: Tree, crop: Any) -> Tree:
-        return self._structure.build(crop(leaf, spec) for leaf, spec in zip(flatten(tree)[0], self._specs, strict=True))
+        return self._structure.build(
+            crop(leaf, spec)
+            for leaf, spec in zip(flatten(tree)[0], self._specs, strict=True)
+        )
 
 
 def first_columns(leaf: Any, spec: ArraySpec) -> Any:

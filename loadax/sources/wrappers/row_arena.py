@@ -46,7 +46,8 @@ class RowLayout:
         """Of each leaf: its spec, its offset in a row, and the strides of its rows, in bytes."""
         offsets = accumulate((spec.nbytes for spec in self.specs), initial=0)
         return [
-            (spec, offset, (self.width, *_strides(spec))) for spec, offset in zip(self.specs, offsets, strict=False)
+            (spec, offset, (self.width, *_strides(spec)))
+            for spec, offset in zip(self.specs, offsets, strict=False)
         ]
 
 
@@ -60,7 +61,9 @@ class RowArena:
         allocate: Allocates uint8[n].
     """
 
-    def __init__(self, layout: RowLayout, rows: int, allocate: Allocate = aligned_bytes):
+    def __init__(
+        self, layout: RowLayout, rows: int, allocate: Allocate = aligned_bytes
+    ):
         self.layout = layout
         memory = allocate(rows * layout.width)
         # The rows, as opaque bytes
@@ -72,7 +75,12 @@ class RowArena:
         ]
 
     def gather(
-        self, places: Integers, boxes: Boxes, out: Outputs, targets: Integers | None, allocate: Allocate
+        self,
+        places: Integers,
+        boxes: Boxes,
+        out: Outputs,
+        targets: Integers | None,
+        allocate: Allocate,
     ) -> None:
         """Copies the rows at `places`.
 
@@ -84,14 +92,19 @@ class RowArena:
             allocate: Allocates memory for a block of rows.
         """
         wanted: list[tuple[int, Any, Array]] = []
-        for index, (leaf, stored) in enumerate(zip(self.layout.leaves, self.layout.boxes, strict=True)):
-            columns, destination = boxes[leaf], out[leaf]
+        for index, (leaf, stored) in enumerate(
+            zip(self.layout.leaves, self.layout.boxes, strict=True)
+        ):
+            columns = boxes[leaf]
+            destination = out[leaf]
             if columns is not None and destination is not None:
                 cuts = (
                     slice(start - first, stop - first)
                     for (start, stop), (first, _) in zip(columns, stored, strict=True)
                 )
-                wanted.append((index, () if columns == stored else tuple(cuts), destination))
+                wanted.append(
+                    (index, () if columns == stored else tuple(cuts), destination)
+                )
         if len(wanted) < 2:
             for each in wanted:
                 self._gather_leaf(places, *each, targets)
@@ -101,19 +114,30 @@ class RowArena:
         for begin in range(0, len(places), step):
             part = places[begin : begin + step]
             np.take(self.rows, part, out=block.rows[: len(part)], mode="wrap")
-            to = slice(begin, begin + len(part)) if targets is None else targets[begin : begin + step]
+            to = (
+                slice(begin, begin + len(part))
+                if targets is None
+                else targets[begin : begin + step]
+            )
             for index, cuts, destination in wanted:
                 destination[to] = block.fields[index][(slice(len(part)), *cuts)]
 
     def _gather_leaf(
-        self, places: Integers, index: int, cuts: Any, destination: Array, targets: Integers | None
+        self,
+        places: Integers,
+        index: int,
+        cuts: Any,
+        destination: Array,
+        targets: Integers | None,
     ) -> None:
         field = self.fields[index]
         whole = not cuts and targets is None and destination.dtype == field.dtype
         if whole and destination.flags.c_contiguous and field.flags.c_contiguous:
             np.take(field, places, axis=0, out=destination, mode="wrap")
         else:
-            destination[slice(None) if targets is None else targets] = field[(places, *cuts)]
+            destination[slice(None) if targets is None else targets] = field[
+                (places, *cuts)
+            ]
 
 
 def row_layouts(specs: Sequence[ArraySpec], boxes: Boxes) -> list[RowLayout]:
@@ -135,7 +159,8 @@ def row_layouts(specs: Sequence[ArraySpec], boxes: Boxes) -> list[RowLayout]:
         if box is not None
     }
     groups: list[list[int]] = []
-    open_groups: dict[int, tuple[list[int], int]] = {}  # by bytes of an element: the group, and the bytes it has left
+    # by bytes of an element: the group, and the bytes it has left
+    open_groups: dict[int, tuple[list[int], int]] = {}
     for leaf, spec in stored.items():
         size = spec.nbytes
         if not 0 < size <= _SMALL:
@@ -143,7 +168,8 @@ def row_layouts(specs: Sequence[ArraySpec], boxes: Boxes) -> list[RowLayout]:
             continue
         group, room = open_groups.get(spec.dtype.itemsize, ([], 0))
         if size > room:
-            group, room = [], _WIDEST
+            group = []
+            room = _WIDEST
             groups.append(group)
         group.append(leaf)
         open_groups[spec.dtype.itemsize] = group, room - size
@@ -159,4 +185,7 @@ def row_layouts(specs: Sequence[ArraySpec], boxes: Boxes) -> list[RowLayout]:
 
 def _strides(spec: ArraySpec) -> tuple[int, ...]:
     """Strides of a row, in bytes."""
-    return tuple(math.prod(spec.shape[dim + 1 :]) * spec.dtype.itemsize for dim in range(len(spec.shape)))
+    return tuple(
+        math.prod(spec.shape[dim + 1 :]) * spec.dtype.itemsize
+        for dim in range(len(spec.shape))
+    )

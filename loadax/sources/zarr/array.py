@@ -14,7 +14,14 @@ from loadax.core.formatting import type_text
 from loadax.core.log import log
 from loadax.core.memory import check_fits
 from loadax.errors import SourceError, StorageError
-from loadax.files.kvstore import address_of, brief, failure, new_context, settled, wait
+from loadax.files.kvstore import (
+    address_of,
+    brief,
+    failure,
+    new_context,
+    settled,
+    wait,
+)
 from loadax.files.object_stores import PAUSES, is_expired, is_limited
 from loadax.files.paths import local_path
 from loadax.protocols import Array, Columns, Integers, Location
@@ -24,9 +31,11 @@ Missing = Literal["error", "fill"]
 
 # The drivers that know fill_missing_data_reads.
 _STRICT_DRIVERS = ("zarr", "zarr2", "zarr3", "n5", "neuroglancer_precomputed")
-_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}  # drivers that wrap others, and the key of those
+# drivers that wrap others, and the key of those
+_BASE = {"cast": "base", "downsample": "base", "stack": "layers"}
 _INNER = ("kvstore", "base", "layers")  # keys of specs within specs
-_FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")  # errors that a retry can't fix
+# errors that a retry can't fix
+_FINAL = ("PERMISSION_DENIED", "retry attempts failed", "OUT_OF_RANGE")
 # Seconds before a retry.
 PAUSE = 0.2
 
@@ -55,15 +64,20 @@ class StoredArray:
         check_fits(
             math.prod(extent or 1 for extent in chunk) * self.dtype.itemsize,
             f"{name}: each chunk, {self.dtype}{list(chunk)},",
-            "if its metadata is right, write it again in smaller chunks: loadax.write_zarr(…, chunk_rows=…)",
+            "if its metadata is right, write it again in smaller chunks: "
+            "loadax.write_zarr(…, chunk_rows=…)",
         )
         self._process = os.getpid()
 
     def locate(self, row: int) -> list[Location]:
         """Files of a row, as far as they are known without reading."""
-        return chunk_files(json_of(self._store), self._store.chunk_layout, self.shape, row)
+        return chunk_files(
+            json_of(self._store), self._store.chunk_layout, self.shape, row
+        )
 
-    def start(self, rows: Integers | tuple[Integers, ...], columns: Columns, out: Array) -> Callable[[], None]:
+    def start(
+        self, rows: Integers | tuple[Integers, ...], columns: Columns, out: Array
+    ) -> Callable[[], None]:
         """Starts to read these columns of the rows into `out`; the returned function waits for the end.
 
         Args:
@@ -72,22 +86,37 @@ class StoredArray:
             out: Destination.
         """
         if os.getpid() != self._process:
-            what = "TensorStore would abort this process, which was forked after this store was opened"
-            raise SourceError(f"{what}; use threads, or open the dataset in the child (or send it there pickled)")
-        index: Any = (*(rows if isinstance(rows, tuple) else (rows,)), *(slice(*column) for column in columns))
+            what = (
+                "TensorStore would abort this process, which was forked after this "
+                "store was opened"
+            )
+            raise SourceError(
+                f"{what}; use threads, or open the dataset in the child (or send it "
+                "there pickled)"
+            )
+        index: Any = (
+            *(rows if isinstance(rows, tuple) else (rows,)),
+            *(slice(*column) for column in columns),
+        )
         # TensorStore would silently write to a copy of unaligned memory.
-        aligned = out if out.flags.aligned else np.empty(out.shape, out.dtype)
+        if out.flags.aligned:
+            aligned = out
+        else:
+            aligned = np.empty(out.shape, out.dtype)
         under_way = ts.array(aligned).write(self._store[index])
 
         def finish() -> None:
             try:
-                self._wait(under_way, lambda: ts.array(aligned).write(self._store[index]))
+                self._wait(
+                    under_way, lambda: ts.array(aligned).write(self._store[index])
+                )
             except SourceError as error:
                 again = self._again(str(error))
                 if again is None:
                     raise
                 wait(ts.array(aligned).write(again[index]), self._name)
-                self._store = again  # the old one may have cached that a chunk is missing
+                # the old one may have cached that a chunk is missing
+                self._store = again
             if aligned is not out:
                 out[...] = aligned
 
@@ -121,17 +150,24 @@ class StoredArray:
             time.sleep(PAUSE)
         try:
             if "kvstore" not in spec:
-                return ts.open(spec, read=True, context=new_context(CACHE_BYTES)).result()
+                return ts.open(
+                    spec, read=True, context=new_context(CACHE_BYTES)
+                ).result()
             del spec["kvstore"]  # replaced by the open one, which has the credentials
             assert self._store.kvstore is not None
             kvstore = self._store.kvstore.spec(retain_context=True)
-            return ts.open(spec, kvstore=kvstore, read=True, context=new_context(CACHE_BYTES)).result()
+            return ts.open(
+                spec, kvstore=kvstore, read=True, context=new_context(CACHE_BYTES)
+            ).result()
         except ValueError:
             return None  # the first error says more
 
     def __getstate__(self) -> dict[str, Any]:
         if in_memory(json_of(self._store)):
-            raise SourceError(f"{self._name} is in this process's memory alone; write it to a folder first")
+            raise SourceError(
+                f"{self._name} is in this process's memory alone; write it to a "
+                "folder first"
+            )
         return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -148,17 +184,31 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
     if isinstance(leaf, ts.TensorStore):
         return leaf
     if not is_spec(leaf):
-        what = "pass a TensorStore spec (a dict with the key 'driver'), a URL, or an open store"
+        what = (
+            "pass a TensorStore spec (a dict with the key 'driver'), a URL, or an "
+            "open store"
+        )
         raise SourceError(f"{name} is {type_text(leaf)}: {what}")
     try:
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
-        return ts.open(_strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False), read=True, context=context)
-    except (ValueError, RuntimeError) as error:  # RuntimeError for a name that is not UTF-8
-        what = f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
+        return ts.open(
+            _strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False),
+            read=True,
+            context=context,
+        )
+    except (
+        ValueError,
+        RuntimeError,
+    ) as error:  # RuntimeError for a name that is not UTF-8
+        what = (
+            f"{name} is not a TensorStore spec: {brief(error)}; correct {leaf!r:.500}"
+        )
         raise SourceError(what) from redacted(error)
 
 
-def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing: Missing) -> Any:
+def reopen_strict(
+    store: ts.TensorStore, name: str, context: ts.Context, missing: Missing
+) -> Any:
     """Returns `store` if it treats missing chunks as `missing` says, or else a future of one that does.
 
     The driver may be known only after opening.
@@ -168,31 +218,55 @@ def reopen_strict(store: ts.TensorStore, name: str, context: ts.Context, missing
     if strict == spec:
         return store
     try:
-        moved = local(spec) and strict.get("kvstore") != spec.get("kvstore")  # from a relative path to an absolute one
-        if spec["driver"] in _STRICT_DRIVERS and store.kvstore is not None and not moved:
+        # from a relative path to an absolute one
+        moved = local(spec) and strict.get("kvstore") != spec.get("kvstore")
+        if (
+            spec["driver"] in _STRICT_DRIVERS
+            and store.kvstore is not None
+            and not moved
+        ):
             # With the store's own key-value store, which may exist only in this process's memory.
             del strict["kvstore"]
-            return ts.open(strict, kvstore=store.kvstore.spec(retain_context=True), read=True, context=context)
+            return ts.open(
+                strict,
+                kvstore=store.kvstore.spec(retain_context=True),
+                read=True,
+                context=context,
+            )
         return ts.open(strict, read=True, context=context).result()
     except ValueError as error:
-        what = failure(error, f"{name} can't be reopened with missing chunks as errors")
-        raise SourceError(f"{what}; open it yourself with fill_missing_data_reads=False") from redacted(error)
+        what = failure(
+            error, f"{name} can't be reopened with missing chunks as errors"
+        )
+        raise SourceError(
+            f"{what}; open it yourself with fill_missing_data_reads=False"
+        ) from redacted(error)
 
 
 def is_spec(node: Any) -> bool:
     """Whether a node of a tree is a store, spec or URL."""
-    return isinstance(node, ts.TensorStore | ts.Spec | str) or (isinstance(node, dict) and "driver" in node)
+    return isinstance(node, ts.TensorStore | ts.Spec | str) or (
+        isinstance(node, dict) and "driver" in node
+    )
 
 
 def label_of(leaf: Any, path: str) -> str:
     """Leaf and address, with which messages begin."""
-    name = f"leaf {path}" if path else "the store"
+    if path:
+        name = f"leaf {path}"
+    else:
+        name = "the store"
     try:
-        spec = json_of(leaf) if isinstance(leaf, ts.TensorStore) else ts.Spec(leaf).to_json()
+        if isinstance(leaf, ts.TensorStore):
+            spec = json_of(leaf)
+        else:
+            spec = ts.Spec(leaf).to_json()
     except (ValueError, TypeError, RuntimeError):
         return name  # an invalid spec is refused elsewhere
     addresses = addresses_in(spec)
-    return f"{name} at {addresses[0]}" if addresses else name
+    if addresses:
+        return f"{name} at {addresses[0]}"
+    return name
 
 
 def json_of(store: ts.TensorStore) -> dict[str, Any]:
@@ -205,7 +279,11 @@ def json_of(store: ts.TensorStore) -> dict[str, Any]:
 
 def addresses_in(spec: Any) -> list[str]:
     """Addresses of all parts of a spec."""
-    return [address for part in _parts(spec) if (address := address_of(part.get("kvstore")))]
+    return [
+        address
+        for part in _parts(spec)
+        if (address := address_of(part.get("kvstore")))
+    ]
 
 
 def in_memory(spec: Any) -> bool:
@@ -215,14 +293,23 @@ def in_memory(spec: Any) -> bool:
 
 def local(spec: Any) -> bool:
     """Whether all parts of a spec are on this machine."""
-    return all(part.get("driver") not in ("http", "s3", "gcs", "gcs_grpc") for part in _parts(spec))
+    return all(
+        part.get("driver") not in ("http", "s3", "gcs", "gcs_grpc")
+        for part in _parts(spec)
+    )
 
 
 def _parts(spec: Any) -> Iterator[dict[str, Any]]:
     """Yields a spec and those in it."""
     if isinstance(spec, dict):
         yield spec
-    for inner in spec if isinstance(spec, list) else map(spec.get, _INNER) if isinstance(spec, dict) else ():
+    for inner in (
+        spec
+        if isinstance(spec, list)
+        else map(spec.get, _INNER)
+        if isinstance(spec, dict)
+        else ()
+    ):
         yield from _parts(inner)
 
 
@@ -240,22 +327,32 @@ def _strict(spec: Any, missing: Missing, **defaults: Any) -> Any:
         asked = {**defaults, **spec}
         # The spec of a store omits the option at its default, true.
         asked.pop("fill_missing_data_reads", None)
-        return asked if missing == "fill" else {**asked, "fill_missing_data_reads": False}
+        if missing == "fill":
+            return asked
+        return {**asked, "fill_missing_data_reads": False}
     inner = _BASE.get(driver, "")
-    return {**spec, inner: _strict(spec[inner], missing, **defaults)} if inner in spec else spec
+    if inner in spec:
+        return {**spec, inner: _strict(spec[inner], missing, **defaults)}
+    return spec
 
 
 def _chunk_starts(store: ts.TensorStore) -> range:
     size = int(store.shape[0])
     layout = store.chunk_layout
-    shape, origin = layout.read_chunk.shape, layout.grid_origin
+    shape = layout.read_chunk.shape
+    origin = layout.grid_origin
     if not shape or not shape[0]:
         return range(size)
-    offset = int(origin[0] or 0) if origin else 0
+    if origin:
+        offset = int(origin[0] or 0)
+    else:
+        offset = 0
     return range(-(-offset % shape[0]), size, shape[0])
 
 
-def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int) -> list[Location]:
+def chunk_files(
+    spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: int
+) -> list[Location]:
     """Returns the chunk files or shards of a row, with chunk indices; the array's folder if they are unknown.
 
     Args:
@@ -269,23 +366,38 @@ def chunk_files(spec: dict[str, Any], layout: Any, shape: tuple[int, ...], row: 
         return []
     if address.startswith("file://") and "|" not in address:
         address = str(local_path(address))
-    files, chunks = layout.write_chunk.shape, layout.read_chunk.shape
+    files = layout.write_chunk.shape
+    chunks = layout.read_chunk.shape
     # The rows of a view, such as a slice, differ from those of the array; some drivers have private keys.
-    if "output" in spec.get("transform", {}) or not files or not chunks or not all((*files, *chunks)):
+    if (
+        "output" in spec.get("transform", {})
+        or not files
+        or not chunks
+        or not all((*files, *chunks))
+    ):
         return [Location(address)]
     coordinates = [
         [row // files[0]],
-        *(range(-(-extent // size)) for extent, size in zip(shape[1:], files[1:], strict=True)),
+        *(
+            range(-(-extent // size))
+            for extent, size in zip(shape[1:], files[1:], strict=True)
+        ),
     ]
     locations = []
     for index in itertools.product(*coordinates):
         key = chunk_key(spec, index)
         spans = [str(row // chunks[0])]
-        for coordinate, size, chunk, extent in zip(index[1:], files[1:], chunks[1:], shape[1:], strict=True):
-            first, last = coordinate * size // chunk, (min((coordinate + 1) * size, extent) - 1) // chunk
+        for coordinate, size, chunk, extent in zip(
+            index[1:], files[1:], chunks[1:], shape[1:], strict=True
+        ):
+            first = coordinate * size // chunk
+            last = (min((coordinate + 1) * size, extent) - 1) // chunk
             spans.append(str(first) if first == last else f"{first}:{last + 1}")
         locations.append(
-            Location(address if key is None else f"{address.rstrip('/')}/{key}", part=f"chunk [{', '.join(spans)}]")
+            Location(
+                address if key is None else f"{address.rstrip('/')}/{key}",
+                part=f"chunk [{', '.join(spans)}]",
+            )
         )
     return locations
 
@@ -297,8 +409,12 @@ def chunk_key(spec: dict[str, Any], index: Sequence[int]) -> str | None:
     if spec.get("driver") == "zarr3":
         encoding = metadata.get("chunk_key_encoding", {"name": "default"})
         default = encoding["name"] == "default"
-        separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
+        separator = encoding.get("configuration", {}).get(
+            "separator", "/" if default else "."
+        )
         return str(separator.join(["c"] * default + coordinates))
     if spec.get("driver") in ("zarr", "zarr2"):
         return str(metadata.get("dimension_separator", ".")).join(coordinates)
-    return "/".join(coordinates) if spec.get("driver") == "n5" else None
+    if spec.get("driver") == "n5":
+        return "/".join(coordinates)
+    return None

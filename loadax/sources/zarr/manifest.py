@@ -29,15 +29,16 @@ def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
     if manifest is not None:
         if manifest.get("version") not in (VERSION, RAGGED):
             raise SourceError(
-                f"{location}: {FINISHED} has version {manifest.get('version')!r}, and this loadax reads {VERSION} and "
-                f"{RAGGED}; read the store with the loadax version that wrote it"
+                f"{location}: {FINISHED} has version {manifest.get('version')!r}, "
+                f"and this loadax reads {VERSION} and {RAGGED}; read the store with "
+                "the loadax version that wrote it"
             )
         return manifest
     if read_marker(store, PARTIAL, location) is None:
         return None
     raise SourceError(
-        f"{location}: the store is unfinished ({FINISHED} is missing); resume with `loadax convert … --resume` or "
-        "write_zarr(..., resume=True), or delete it"
+        f"{location}: the store is unfinished ({FINISHED} is missing); resume with "
+        "`loadax convert … --resume` or write_zarr(..., resume=True), or delete it"
     )
 
 
@@ -62,7 +63,11 @@ def json_object(content: bytes, name: str) -> dict[str, Any]:
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{name} is not valid JSON ({error}); was it cut short? Copy it again") from error
+        raise SourceError(
+            f"{name} is not valid JSON ({error}); was it cut short? Copy it again"
+        ) from error
     if not isinstance(parsed, dict):
-        raise SourceError(f"{name} contains {type_text(parsed)}, not an object; copy it again")
+        raise SourceError(
+            f"{name} contains {type_text(parsed)}, not an object; copy it again"
+        )
     return parsed

@@ -49,31 +49,61 @@ class TensorStoreSource(BaseSource):
     addresses: Sequence[str] = ()
 
     def __init__(self, tree: Tree, missing: Missing = "error"):
-        choice("missing", missing, ("error", "fill"), "'error', or 'fill' to read missing chunks as the fill value")
+        choice(
+            "missing",
+            missing,
+            ("error", "fill"),
+            "'error', or 'fill' to read missing chunks as the fill value",
+        )
         leaves, self._structure = flatten(tree, is_leaf=is_spec)
-        names = [label_of(leaf, path) for leaf, path in zip(leaves, self._structure.paths, strict=True)]
+        names = [
+            label_of(leaf, path)
+            for leaf, path in zip(leaves, self._structure.paths, strict=True)
+        ]
         reopened = open_stores(leaves, names, new_context(CACHE_BYTES), missing)
         stored = [json_of(store) for store in reopened]
-        self.addresses = [address for spec in stored for address in addresses_in(spec)]
+        self.addresses = [
+            address for spec in stored for address in addresses_in(spec)
+        ]
         attributes = {
             name: known
             for name, spec in zip(self._structure.names, stored, strict=True)
             if (known := _attributes(spec.get("metadata", {}).get("attributes", {})))
         }
 
-        self._arrays: list[Rows] = [_rows(store, name, missing) for store, name in zip(reopened, names, strict=True)]
+        self._arrays: list[Rows] = [
+            _rows(store, name, missing)
+            for store, name in zip(reopened, names, strict=True)
+        ]
         try:
-            self._length = common_length(self._structure.paths, [array.shape[0] for array in self._arrays])
+            self._length = common_length(
+                self._structure.paths, [array.shape[0] for array in self._arrays]
+            )
         except SourceError as error:
-            error.add_note(f"loadax: the leaves are those of {', '.join(names[:2])}{' and more' * (len(names) > 2)}")
+            error.add_note(
+                "loadax: the leaves are those of "
+                f"{', '.join(names[:2])}{' and more' * (len(names) > 2)}"
+            )
             raise
-        self.spec = self._structure.build(ArraySpec(array.shape[1:], array.dtype) for array in self._arrays)
+        self.spec = self._structure.build(
+            ArraySpec(array.shape[1:], array.dtype) for array in self._arrays
+        )
         # Several reads wait for disk, network and TensorStore's threads; one if all arrays are mapped.
-        reads = 4 if any(isinstance(array, StoredArray) for array in self._arrays) else 1
-        self.traits = Traits(owns_memory=True, reads_columns=True, concurrent_reads=reads, attributes=attributes)
+        if any(isinstance(array, StoredArray) for array in self._arrays):
+            reads = 4
+        else:
+            reads = 1
+        self.traits = Traits(
+            owns_memory=True,
+            reads_columns=True,
+            concurrent_reads=reads,
+            attributes=attributes,
+        )
 
     def __repr__(self) -> str:
-        return " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
+        return (
+            " and ".join(sorted({array.driver for array in self._arrays})) + " arrays"
+        )
 
     def keep_leaves(self, leaves: Tree) -> BaseSource:
         return with_leaves(self, leaves)
@@ -84,10 +114,15 @@ class TensorStoreSource(BaseSource):
         decoded = [array for array in self._arrays if isinstance(array, StoredArray)]
         if not decoded:
             return None
-        starts = max(decoded, key=lambda array: math.prod(array.shape[1:]) * array.dtype.itemsize).chunk_starts
+        starts = max(
+            decoded,
+            key=lambda array: math.prod(array.shape[1:]) * array.dtype.itemsize,
+        ).chunk_starts
         if len(starts) == self._length:
             return None
-        return starts if starts.start == 0 else np.maximum(np.asarray(starts, np.int64), 0)
+        if starts.start == 0:
+            return starts
+        return np.maximum(np.asarray(starts, np.int64), 0)
 
     def locate(self, row: int) -> list[Location]:
         """Chunk files or shards of a row, with its chunk indices; empty for virtual stores."""
@@ -105,7 +140,10 @@ class TensorStoreSource(BaseSource):
         """Reads the entries at `rows`: one indexed read per leaf, all concurrently."""
         rows = check_rows(rows, self._length)
         asked = asked_for(self._arrays, boxes, out)
-        under_way = [array.start(rows, columns, destination) for array, columns, destination in asked]
+        under_way = [
+            array.start(rows, columns, destination)
+            for array, columns, destination in asked
+        ]
         for finish in under_way:
             if finish is not None:
                 finish()
@@ -122,10 +160,14 @@ def open_arrays(path: Any, arrays: Any, missing: Missing) -> TensorStoreSource:
     except SourceError as error:
         error.argument = "variables"
         if "different numbers of rows" in str(error):
-            error.add_note("loadax: pass variables=[…] with the arrays whose first dimension is the row")
+            error.add_note(
+                "loadax: pass variables=[…] with the arrays whose first dimension is "
+                "the row"
+            )
         elif re.search(r"data type|dtype", str(error)):
             error.add_note(
-                f"loadax: zarr-python can read this data type: loadax.as_dataset(zarr.open_array({os.fspath(path)!r}))"
+                "loadax: zarr-python can read this data type: "
+                f"loadax.as_dataset(zarr.open_array({os.fspath(path)!r}))"
                 if is_spec(arrays)
                 else "loadax: pass variables=[…] with the arrays of numbers; others, such as strings, can't be read"
             )
@@ -134,16 +176,30 @@ def open_arrays(path: Any, arrays: Any, missing: Missing) -> TensorStoreSource:
 
 def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of an array that say what its numbers mean: those that loadax writes, and units of others."""
-    classes, units = found.get("classes"), found.get("units")
-    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-    return {**({"classes": classes} if named else {}), **({"units": units} if isinstance(units, str) else {})}
+    classes = found.get("classes")
+    units = found.get("units")
+    named = isinstance(classes, list) and all(
+        isinstance(name, str) for name in classes
+    )
+    return {
+        **({"classes": classes} if named else {}),
+        **({"units": units} if isinstance(units, str) else {}),
+    }
 
 
-def open_stores(leaves: Sequence[Any], names: Sequence[str], context: Any, missing: Missing) -> list[Any]:
+def open_stores(
+    leaves: Sequence[Any], names: Sequence[str], context: Any, missing: Missing
+) -> list[Any]:
     """Opens TensorStore specs, URLs or stores, all concurrently, with missing chunks as `missing` says."""
-    opening = [open_store(leaf, name, context, missing) for leaf, name in zip(leaves, names, strict=True)]
+    opening = [
+        open_store(leaf, name, context, missing)
+        for leaf, name in zip(leaves, names, strict=True)
+    ]
     opened = list(map(_opened, opening, names))
-    strict = [reopen_strict(store, name, context, missing) for store, name in zip(opened, names, strict=True)]
+    strict = [
+        reopen_strict(store, name, context, missing)
+        for store, name in zip(opened, names, strict=True)
+    ]
     return list(map(_opened, strict, names))
 
 
@@ -155,11 +211,19 @@ def _opened(store: Any, name: str) -> Any:
     except SourceError as error:
         if '"group"' not in str(error):
             raise
-        raise SourceError(f"{name} is a group of zarr arrays; open it with loadax.from_zarr, or one of them") from error
+        raise SourceError(
+            f"{name} is a group of zarr arrays; open it with loadax.from_zarr, or "
+            "one of them"
+        ) from error
 
 
 def _rows(store: Any, name: str, missing: Missing) -> Rows:
     if store.rank == 0:
-        raise SourceError(f"{name} is a scalar without rows; give it a first dimension")
-    mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), name) if missing == "error" else None
+        raise SourceError(
+            f"{name} is a scalar without rows; give it a first dimension"
+        )
+    if missing == "error":
+        mapped = map_raw(json_of(store), np.dtype(store.dtype.numpy_dtype), name)
+    else:
+        mapped = None
     return mapped or StoredArray(store, name)

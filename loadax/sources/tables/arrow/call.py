@@ -34,17 +34,27 @@ class Call(NamedTuple):
     def without(self, *columns: str) -> str:
         """Advice to leave columns out, as the end of a sentence; empty if none is left."""
         others = [name for name in self.columns if name not in columns]
-        what = "the column" if len(columns) == 1 else "the columns"
-        return f", or leave {what} out: {self.code(columns=others)}" if others else ""
+        if len(columns) == 1:
+            what = "the column"
+        else:
+            what = "the columns"
+        if others:
+            return f", or leave {what} out: {self.code(columns=others)}"
+        return ""
 
     def cast(self, column: str) -> str:
         """Code that opens the table with a column cast to float64."""
         index = self.columns.index(column)
         chosen = f"{self.table}.select({list(self.columns)!r})"
-        return f"loadax.from_arrow({chosen}.set_column({index}, {column!r}, {self.table}[{column!r}].cast('float64')))"
+        return (
+            f"loadax.from_arrow({chosen}.set_column({index}, {column!r}, "
+            f"{self.table}[{column!r}].cast('float64')))"
+        )
 
 
-def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> list[str]:
+def column_names(
+    columns: Sequence[str] | str | None, known: Sequence[str]
+) -> list[str]:
     """Names of the columns to read; None: all that are known.
 
     Raises:
@@ -52,15 +62,25 @@ def column_names(columns: Sequence[str] | str | None, known: Sequence[str]) -> l
     """
     if columns is None:
         return list(known)
-    names = [columns] if isinstance(columns, str) else entries("columns", columns, "names of columns")
+    if isinstance(columns, str):
+        names = [columns]
+    else:
+        names = entries("columns", columns, "names of columns")
     existing = set(known)
     for name in names:
         if not isinstance(name, str) or name not in existing:
-            raise ArgumentError(f"columns={columns!r}: there is no column {name!r}; there are {list(known)}")
+            raise ArgumentError(
+                f"columns={columns!r}: there is no column {name!r}; there are "
+                f"{list(known)}"
+            )
     if len(set(names)) < len(names):
-        raise ArgumentError(f"columns={columns!r} names a column twice; pass each name once")
+        raise ArgumentError(
+            f"columns={columns!r} names a column twice; pass each name once"
+        )
     if not names:
-        raise ArgumentError(f"columns={columns!r} names none; there are {list(known)}")
+        raise ArgumentError(
+            f"columns={columns!r} names none; there are {list(known)}"
+        )
     return names
 
 
@@ -82,5 +102,10 @@ def refuse_repeated(names: Sequence[str], within: str = "") -> None:
     """
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
-        of = f" of {within!r}" if within else ""
-        raise SourceError(f"{count} columns{of} are called {name!r}; give each its own name")
+        if within:
+            of = f" of {within!r}"
+        else:
+            of = ""
+        raise SourceError(
+            f"{count} columns{of} are called {name!r}; give each its own name"
+        )

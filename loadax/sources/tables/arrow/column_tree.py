@@ -11,7 +11,15 @@ from loadax.core.spec import leaf_arrays, spec_of, stack
 from loadax.core.tree import flatten, map_leaves
 from loadax.protocols import Array, Boxes, Integers, LeafArrays, Outputs, Tree
 from loadax.sources.base import Traits, asked_for
-from loadax.sources.tables.arrow.columns import BatchRows, Column, Lists, Numbers, Objects, joined, runs_of
+from loadax.sources.tables.arrow.columns import (
+    BatchRows,
+    Column,
+    Lists,
+    Numbers,
+    Objects,
+    joined,
+    runs_of,
+)
 
 _KINDS = Numbers, Lists, Objects
 
@@ -32,15 +40,21 @@ class ColumnTree:
     """
 
     def __init__(self, tree: Tree, sizes: Sequence[int]):
-        found, self.structure = flatten(tree, is_leaf=lambda node: isinstance(node, _KINDS))
+        found, self.structure = flatten(
+            tree, is_leaf=lambda node: isinstance(node, _KINDS)
+        )
         self.columns: list[Column] = found
         self.sizes = sizes
         ends = np.cumsum([0, *sizes])
-        self.starts, self._length = ends[:-1], int(ends[-1])
+        self.starts = ends[:-1]
+        self._length = int(ends[-1])
         self.specs = [column.spec for column in self.columns]
         self.is_ragged = None in self.specs
         self.is_numeric = all(isinstance(column, Numbers) for column in self.columns)
-        self.reads_parts = all(isinstance(column, Lists) and not column.inner.shape for column in self.columns)
+        self.reads_parts = all(
+            isinstance(column, Lists) and not column.inner.shape
+            for column in self.columns
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -53,12 +67,17 @@ class ColumnTree:
         """The rows of this tree, and then those of others with the same columns."""
         trees = (self, *others)
         columns = map(joined, zip(*(tree.columns for tree in trees), strict=True))
-        return ColumnTree(self.structure.build(columns), [size for tree in trees for size in tree.sizes])
+        return ColumnTree(
+            self.structure.build(columns),
+            [size for tree in trees for size in tree.sizes],
+        )
 
     @cached_property
     def spec(self) -> Tree | None:
         """Spec of one row; None if the rows of a column may differ in shape: lists of any length, images."""
-        return None if self.is_ragged else self.structure.build(self.specs)
+        if self.is_ragged:
+            return None
+        return self.structure.build(self.specs)
 
     @property
     def traits(self) -> Traits:
@@ -68,10 +87,16 @@ class ColumnTree:
             reads_columns=self.is_numeric,
             reads_parts=self.reads_parts,
             owns_memory=True,
-            runs_python=any(isinstance(column, Objects) for column in self.columns),  # rows are built as objects
+            # rows are built as objects
+            runs_python=any(isinstance(column, Objects) for column in self.columns),
         )
 
-    def read(self, rows: Integers, labels: Integers | None = None, allocate: Allocate = aligned_bytes) -> Tree:
+    def read(
+        self,
+        rows: Integers,
+        labels: Integers | None = None,
+        allocate: Allocate = aligned_bytes,
+    ) -> Tree:
         """Reads rows, stacked.
 
         Args:
@@ -86,17 +111,25 @@ class ColumnTree:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
         runs = runs_of(self.starts, rows)
         if self.is_numeric:
-            leaves: list[Any] = aligned_columns([spec for spec in self.specs if spec is not None], len(rows), allocate)
+            leaves: list[Any] = aligned_columns(
+                [spec for spec in self.specs if spec is not None], len(rows), allocate
+            )
             for column, leaf in zip(self.columns, leaves, strict=True):
                 assert isinstance(column, Numbers)
                 column.fill(runs, None, leaf)
             return self.structure.build(leaves)
         leaves = [column.read(runs, len(rows)) for column in self.columns]
         if not self._length:  # no row tells the type of the objects
-            leaves = [np.empty(0, object) if leaf is None else leaf for leaf in leaves]
+            leaves = [
+                np.empty(0, object) if leaf is None else leaf for leaf in leaves
+            ]
         if any(leaf is None for leaf in leaves):
             examples = self._examples(runs, len(rows))
-            return stack(examples, spec_of(examples[0]), (rows if labels is None else labels).tolist())
+            return stack(
+                examples,
+                spec_of(examples[0]),
+                (rows if labels is None else labels).tolist(),
+            )
         return self.structure.build(leaves)
 
     def fill(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
@@ -115,14 +148,28 @@ class ColumnTree:
         if not self.reads_parts:
             return None
         runs = runs_of(self.starts, rows)
-        first, *others = (column.lengths(runs, len(rows)) for column in self.columns if isinstance(column, Lists))
-        return first if all((other == first).all() for other in others) else None
+        first, *others = (
+            column.lengths(runs, len(rows))
+            for column in self.columns
+            if isinstance(column, Lists)
+        )
+        if all((other == first).all() for other in others):
+            return first
+        return None
 
-    def parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
         runs = runs_of(self.starts, rows)
         return [
-            column.read_parts(runs, starts, lengths) if want and isinstance(column, Lists) else None
+            column.read_parts(runs, starts, lengths)
+            if want and isinstance(column, Lists)
+            else None
             for column, want in zip(self.columns, wanted, strict=True)
         ]
 
@@ -137,10 +184,16 @@ class ColumnTree:
                 yield values
 
     def _examples(self, runs: Sequence[BatchRows], count: int) -> list[Tree]:
-        return self.structure.build_all([column.examples(runs, count) for column in self.columns], count)
+        return self.structure.build_all(
+            [column.examples(runs, count) for column in self.columns], count
+        )
 
 
 def sample_rows(length: int, total_bytes: int, most: int) -> Integers:
     """Evenly spaced rows of a table, of about `most` bytes, including the first and the last."""
     row_bytes = max(1, total_bytes // max(1, length))
-    return np.unique(np.linspace(0, length - 1, max(2, min(length, most // row_bytes))).astype(np.int64))
+    return np.unique(
+        np.linspace(0, length - 1, max(2, min(length, most // row_bytes))).astype(
+            np.int64
+        )
+    )

@@ -48,7 +48,9 @@ class BatchRows(NamedTuple):
     def joined(self, first: int) -> "BatchRows":
         """The same rows of the only record batch, which joins several: those of this one begin at row `first`."""
         span = self.span and slice(self.span.start + first, self.span.stop + first)
-        return BatchRows(0, self.places, self.rows + first if first else self.rows, span)
+        return BatchRows(
+            0, self.places, self.rows + first if first else self.rows, span
+        )
 
 
 def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
@@ -63,10 +65,22 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     if len(starts) == 1:
         return [_run(0, slice(None), rows)]
     first, last = (np.searchsorted(starts, rows[[0, -1]], side="right") - 1).tolist()
-    if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():  # as whole row groups are read
-        cuts = [0, *np.searchsorted(rows, starts[first + 1 : last + 1]).tolist(), len(rows)]
-        spans = ((batch, low, high) for batch, (low, high) in enumerate(pairwise(cuts), first) if low < high)
-        return [_run(batch, slice(low, high), rows[low:high] - starts[batch]) for batch, low, high in spans]
+    # as whole row groups are read
+    if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():
+        cuts = [
+            0,
+            *np.searchsorted(rows, starts[first + 1 : last + 1]).tolist(),
+            len(rows),
+        ]
+        spans = (
+            (batch, low, high)
+            for batch, (low, high) in enumerate(pairwise(cuts), first)
+            if low < high
+        )
+        return [
+            _run(batch, slice(low, high), rows[low:high] - starts[batch])
+            for batch, low, high in spans
+        ]
     which = np.searchsorted(starts, rows, side="right") - 1
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
@@ -74,7 +88,9 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     runs = []
     for begin, end in zip(begins, ends.tolist(), strict=True):
         places: slice | Integers = order[begin:end]  # ascending
-        batch, low, high = int(which[order[begin]]), int(order[begin]), int(order[end - 1]) + 1
+        batch = int(which[order[begin]])
+        low = int(order[begin])
+        high = int(order[end - 1]) + 1
         if high - low == end - begin:
             places = slice(low, high)
         runs.append(_run(batch, places, rows[places] - starts[batch]))
@@ -82,9 +98,12 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
 
 
 def _run(batch: int, places: slice | Integers, rows: Integers) -> BatchRows:
-    first, last = int(rows[0]), int(rows[-1])
+    first = int(rows[0])
+    last = int(rows[-1])
     consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
-    return BatchRows(batch, places, rows, slice(first, last + 1) if consecutive else None)
+    return BatchRows(
+        batch, places, rows, slice(first, last + 1) if consecutive else None
+    )
 
 
 @final
@@ -119,10 +138,16 @@ class Numbers:
         self.fill(runs, None, out)
         return out
 
-    def fill(self, runs: Sequence[BatchRows], columns: Columns | None, out: Array) -> None:
+    def fill(
+        self, runs: Sequence[BatchRows], columns: Columns | None, out: Array
+    ) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
         whole = columns is None or columns == all_columns(self.spec.shape)
-        box: Any = () if columns is None or whole else tuple(slice(*each) for each in columns)
+        box: Any
+        if columns is None or whole:
+            box = ()
+        else:
+            box = tuple(slice(*each) for each in columns)
         taken = whole and out.dtype == self.spec.dtype and out.flags.c_contiguous
         for batch, places, rows, span in runs:
             values = self.parts[batch].view
@@ -139,22 +164,33 @@ class Numbers:
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         return list(self.read(runs, count))
 
-    def _open(self, part: ColumnPart, rows: Integers, span: slice | None) -> tuple[Array, Integers, slice | None]:
+    def _open(
+        self, part: ColumnPart, rows: Integers, span: slice | None
+    ) -> tuple[Array, Integers, slice | None]:
         """The numbers of a record batch, or of some of its rows alone, and where the rows are in them."""
         array = part.array
-        if not self.spec.shape and (numbers := view(storage(array), self.spec.dtype)) is not None:
+        if (
+            not self.spec.shape
+            and (numbers := view(storage(array), self.spec.dtype)) is not None
+        ):
             part.view = numbers
             return numbers, rows, span
         values = view(innermost(array), self.spec.dtype)
         size = int(np.prod(self.spec.shape, dtype=np.int64))
-        if values is not None and len(values) == len(array) * size and wrong_size(array, self.spec) is None:
+        if (
+            values is not None
+            and len(values) == len(array) * size
+            and wrong_size(array, self.spec) is None
+        ):
             opened = part.view = values.reshape(len(array), *self.spec.shape)
             return opened, rows, span
         # Bits and days become bytes and dates, and rows of null that nothing reads take no room among lists.
         wanted = array.take(arrow_ints(rows))
         check_shape(wanted, self.spec)
         taken = innermost(wanted).to_numpy(zero_copy_only=False)
-        taken = taken.astype(self.spec.dtype, copy=False).reshape(len(rows), *self.spec.shape)
+        taken = taken.astype(self.spec.dtype, copy=False).reshape(
+            len(rows), *self.spec.shape
+        )
         return taken, np.arange(len(rows)), slice(0, len(rows))
 
 
@@ -175,16 +211,23 @@ class Lists:
 
     def read(self, runs: Sequence[BatchRows], count: int) -> Array | None:
         lengths = self.lengths(runs, count)
-        length = int(lengths[0]) if count else 0
+        if count:
+            length = int(lengths[0])
+        else:
+            length = 0
         if (lengths != length).any():
             return None
-        return self.read_parts(runs, np.zeros(count, np.int64), lengths).reshape(count, length, *self.inner.shape)
+        return self.read_parts(runs, np.zeros(count, np.int64), lengths).reshape(
+            count, length, *self.inner.shape
+        )
 
     def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
         lengths = self.lengths(runs, count)
         joined = self.read_parts(runs, np.zeros(count, np.int64), lengths)
         ends = np.cumsum(lengths).tolist()
-        return [joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+        return [
+            joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
+        ]
 
     def lengths(self, runs: Sequence[BatchRows], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
@@ -194,15 +237,25 @@ class Lists:
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
 
-    def read_parts(self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers) -> Array:
+    def read_parts(
+        self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers
+    ) -> Array:
         """Reads `lengths[i]` entries of row i from entry `starts[i]` on, concatenated."""
         ends = np.cumsum(lengths)
-        out = np.empty((int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype)
+        out = np.empty(
+            (int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype
+        )
         for batch, places, rows, _ in runs:
             offsets, values = self._open(self.parts[batch])
             if len(runs) == 1:
                 return take_parts(values, offsets[rows] + starts, lengths)
-            put_parts(values, offsets[rows] + starts[places], lengths[places], out, (ends - lengths)[places])
+            put_parts(
+                values,
+                offsets[rows] + starts[places],
+                lengths[places],
+                out,
+                (ends - lengths)[places],
+            )
         return out
 
     def _open(self, part: ColumnPart) -> tuple[Integers, Array]:
@@ -227,7 +280,12 @@ class Objects:
         decode: Makes a row of what Arrow gives for one.
     """
 
-    def __init__(self, spec: ArraySpec | None, arrays: Sequence[Any], decode: Callable[[Any], Any] | None):
+    def __init__(
+        self,
+        spec: ArraySpec | None,
+        arrays: Sequence[Any],
+        decode: Callable[[Any], Any] | None,
+    ):
         self.spec = spec
         self.decode = decode
         self.parts = list(map(ColumnPart, arrays))
@@ -244,9 +302,15 @@ class Objects:
         found = [None] * count
         for batch, places, rows, _ in runs:
             taken = self.parts[batch].array.take(arrow_ints(rows)).to_pylist()
-            indices = range(count)[places] if isinstance(places, slice) else places.tolist()
+            if isinstance(places, slice):
+                indices = range(count)[places]
+            else:
+                indices = places.tolist()
             for index, value in zip(indices, taken, strict=True):
-                found[index] = value if self.decode is None or value is None else self.decode(value)
+                if self.decode is None or value is None:
+                    found[index] = value
+                else:
+                    found[index] = self.decode(value)
         return found
 
 
@@ -262,7 +326,10 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def column_of(
-    arrays: Sequence[Any], kind: Any, decode: Callable[[Any], Any] | None, dtype: np.dtype[Any] | None = None
+    arrays: Sequence[Any],
+    kind: Any,
+    decode: Callable[[Any], Any] | None,
+    dtype: np.dtype[Any] | None = None,
 ) -> Column:
     """The column of these arrays, one a record batch.
 
@@ -277,10 +344,16 @@ def column_of(
     if decode is not None:
         return Objects(None, arrays, decode)
     if dtype is None:
-        return Objects(None if shape else ArraySpec((), np.dtype(object)), arrays, None)
+        return Objects(
+            None if shape else ArraySpec((), np.dtype(object)), arrays, None
+        )
     known = tuple(size for size in shape if size is not None)
     if known == shape:
         return Numbers(ArraySpec(known, dtype), arrays)
     if known == shape[1:] and plain_bytes(value_type(kind), dtype):
         return Lists(ArraySpec(known, dtype), arrays)
-    return Objects(None, arrays, (lambda row: np.asarray(row, dtype)) if len(shape) == 1 else None)
+    return Objects(
+        None,
+        arrays,
+        (lambda row: np.asarray(row, dtype)) if len(shape) == 1 else None,
+    )

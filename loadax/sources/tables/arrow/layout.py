@@ -15,7 +15,9 @@ from loadax.protocols import Array, ArraySpec, Integers
 def by_type(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of a type that keeps its results; not those of users' types, which need not be hashable."""
     kept = lru_cache(maxsize=1024)(function)
-    return lambda kind: function(kind) if isinstance(kind, pa.BaseExtensionType) else kept(kind)
+    return lambda kind: (
+        function(kind) if isinstance(kind, pa.BaseExtensionType) else kept(kind)
+    )
 
 
 def count_nulls(array: Any) -> int:
@@ -33,8 +35,9 @@ def check_shape(array: Any, spec: ArraySpec) -> None:
     if wrong is not None:
         dimension, size = wrong
         raise SourceError(
-            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in dimension {dimension}, "
-            f"not {spec.shape[dimension]}; write the dataset with the shape that its rows have"
+            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in "
+            f"dimension {dimension}, not {spec.shape[dimension]}; write the dataset "
+            "with the shape that its rows have"
         )
 
 
@@ -54,12 +57,18 @@ def wrong_size(array: Any, spec: ArraySpec) -> tuple[int, int] | None:
 
 def storage(array: Any) -> Any:
     """An array of an extension type as what it is stored as."""
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
+    return array
 
 
 def is_list(kind: Any) -> bool:
     """Whether a type is one of lists, of a fixed length or not."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def is_list_view(kind: Any) -> bool:
@@ -71,13 +80,17 @@ def list_of(inner: Any, kind: Any) -> Any:
     """The type of lists of other entries that is like a type of lists, or of views of them."""
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(inner, kind.list_size)
-    return pa.list_(inner) if pa.types.is_list(kind) else pa.large_list(inner)
+    if pa.types.is_list(kind):
+        return pa.list_(inner)
+    return pa.large_list(inner)
 
 
 def list_array(array: Any, values: Any, mask: Any = None) -> Any:
     """Lists of the lengths of those of an array, or of views of them; lists of null are empty, or null by the mask."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-    return pa.LargeListArray.from_arrays(arrow_ints(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask)
+    return pa.LargeListArray.from_arrays(
+        arrow_ints(np.concatenate([[0], np.cumsum(lengths)])), values, mask=mask
+    )
 
 
 def view(values: Any, dtype: np.dtype[Any]) -> Array | None:
@@ -93,7 +106,9 @@ def view(values: Any, dtype: np.dtype[Any]) -> Array | None:
 def arrow_ints(values: Integers) -> Any:
     """The memory of ints as Arrow's; `pyarrow.array` imports pandas."""
     values = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(
+        pa.int64(), len(values), [None, pa.py_buffer(values)]
+    )
 
 
 def offsets_of(array: Any) -> Integers:
@@ -123,7 +138,10 @@ def layout(kind: Any) -> tuple[tuple[int | None, ...], np.dtype[Any] | None]:
 def value_type(kind: Any) -> Any:
     """The type of the innermost entries of lists."""
     while isinstance(kind, pa.BaseExtensionType) or is_list(kind):
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            kind = kind.value_type
     return kind
 
 
@@ -133,9 +151,13 @@ def number_dtype(kind: Any) -> np.dtype[Any] | None:
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.dtype(kind.to_pandas_dtype())
     if types.is_timestamp(kind) or types.is_duration(kind):
-        return np.dtype(f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]")
+        return np.dtype(
+            f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]"
+        )
     if types.is_date(kind):
-        return np.dtype("datetime64[D]" if types.is_date32(kind) else "datetime64[ms]")
+        return np.dtype(
+            "datetime64[D]" if types.is_date32(kind) else "datetime64[ms]"
+        )
     return None
 
 
@@ -159,4 +181,6 @@ def without_views(array: Any) -> Any:
     """Texts and bytes in a form that Arrow can take rows of: it can't of views of them."""
     if array.type == pa.string_view():
         return array.cast(pa.large_string())
-    return array.cast(pa.large_binary()) if array.type == pa.binary_view() else array
+    if array.type == pa.binary_view():
+        return array.cast(pa.large_binary())
+    return array

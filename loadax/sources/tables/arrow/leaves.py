@@ -13,7 +13,13 @@ from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.sources.tables.arrow.call import Call, refuse_repeated
 from loadax.sources.tables.arrow.columns import Column, column_of
-from loadax.sources.tables.arrow.layout import by_type, is_list, is_list_view, list_array, list_of
+from loadax.sources.tables.arrow.layout import (
+    by_type,
+    is_list,
+    is_list_view,
+    list_array,
+    list_of,
+)
 
 
 @final
@@ -56,8 +62,14 @@ class TableLeaf:
     def column(self, arrays: Sequence[Any]) -> Column:
         """The column of arrays of `type` without nulls, one for each record batch."""
         stored = bytes_for_bits(self.type)
-        dtype = np.dtype(bool) if pa.types.is_boolean(_scalar_type(self.type)) else None
-        converted = arrays if stored == self.type else [array.cast(stored) for array in arrays]
+        if pa.types.is_boolean(_scalar_type(self.type)):
+            dtype = np.dtype(bool)
+        else:
+            dtype = None
+        if stored == self.type:
+            converted = arrays
+        else:
+            converted = [array.cast(stored) for array in arrays]
         return column_of(converted, stored, None, dtype)
 
     def plain(self, array: Any) -> Any:
@@ -69,30 +81,49 @@ class TableLeaf:
             coded = pa.types.is_dictionary(kind)
             names = (array.dictionary if coded else array).cast(pa.large_string())
             numbers = pc.index_in(names, pa.array(self.classes, names.type))
-            return numbers.take(array.indices) if coded else numbers
+            if coded:
+                return numbers.take(array.indices)
+            return numbers
         if pa.types.is_run_end_encoded(kind) or pa.types.is_dictionary(kind):
             runs = pa.types.is_run_end_encoded(kind)
-            return self.plain(pc.run_end_decode(array) if runs else array.dictionary_decode())
+            return self.plain(
+                pc.run_end_decode(array) if runs else array.dictionary_decode()
+            )
         if is_list_view(kind):
             # pyarrow's own cast of list views makes arrays that are not valid.
-            array = list_array(array, array.flatten(), array.is_null() if array.null_count else None)
-        return array if array.type == self.type else array.cast(self.type)
+            array = list_array(
+                array, array.flatten(), array.is_null() if array.null_count else None
+            )
+        if array.type == self.type:
+            return array
+        return array.cast(self.type)
 
 
-def members_of(fields: Sequence[Any], above: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Tree:
+def members_of(
+    fields: Sequence[Any],
+    above: tuple[str, ...],
+    call: Call,
+    stated: Mapping[str, Sequence[str]],
+) -> Tree:
     """The leaves of columns, or of members of the struct `above`, by name; a struct is a dict of its members."""
     refuse_repeated([field.name for field in fields], ".".join(above))
-    return {field.name: _leaf(field.type, (*above, field.name), call, stated) for field in fields}
+    return {
+        field.name: _leaf(field.type, (*above, field.name), call, stated)
+        for field in fields
+    }
 
 
-def _leaf(kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]) -> Any:
+def _leaf(
+    kind: Any, names: tuple[str, ...], call: Call, stated: Mapping[str, Sequence[str]]
+) -> Any:
     if pa.types.is_struct(kind):
         return members_of(list(kind), names, call, stated)
     path = ".".join(names)
     if path in stated:
         if not is_category(kind) and not is_text(kind):
             raise ArgumentError(
-                f"classes: column {path!r} contains {kind}, not categories or texts; leave it out there",
+                f"classes: column {path!r} contains {kind}, not categories or texts; "
+                "leave it out there",
                 argument="classes",
             )
         return TableLeaf(names, kind, pa.int32(), tuple(stated[path]), stated=True)
@@ -111,7 +142,11 @@ def is_category(kind: Any) -> bool:
 def is_text(kind: Any) -> bool:
     """Whether a type is one of texts."""
     types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+    )
 
 
 @by_type
@@ -125,12 +160,21 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
         return pa.int32()
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
-    if isinstance(kind, pa.FixedShapeTensorType) and (kind.permutation or []) != sorted(kind.permutation or []):
+    if isinstance(kind, pa.FixedShapeTensorType) and (
+        kind.permutation or []
+    ) != sorted(kind.permutation or []):
         return None
-    if types.is_decimal(kind) or types.is_union(kind) or types.is_interval(kind) or types.is_null(kind):
+    if (
+        types.is_decimal(kind)
+        or types.is_union(kind)
+        or types.is_interval(kind)
+        or types.is_null(kind)
+    ):
         return None
     if types.is_temporal(kind):
-        return pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64()
+        if types.is_date32(kind) or types.is_time32(kind):
+            return pa.int32()
+        return pa.int64()
     if types.is_string_view(kind):
         return pa.large_string()
     if types.is_binary_view(kind):
@@ -138,9 +182,12 @@ def plain_type(kind: Any) -> Any | None:  # noqa: PLR0911 - a table of types
     views = is_list_view(kind)
     if views or (is_list(kind) and not isinstance(kind, pa.BaseExtensionType)):
         inner = kind.value_type
-        inner = inner if types.is_dictionary(inner) or types.is_run_end_encoded(inner) else plain_type(inner)
+        if not (types.is_dictionary(inner) or types.is_run_end_encoded(inner)):
+            inner = plain_type(inner)
         if inner is None or (inner == kind.value_type and not views):
-            return None if inner is None else kind
+            if inner is None:
+                return None
+            return kind
         return list_of(inner, kind)
     return kind
 
@@ -153,23 +200,40 @@ def bytes_for_bits(kind: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType) or not is_list(kind):
         return kind
     inner = bytes_for_bits(kind.value_type)
-    return kind if inner == kind.value_type else list_of(inner, kind)
+    if inner == kind.value_type:
+        return kind
+    return list_of(inner, kind)
 
 
 @by_type
 def _scalar_type(kind: Any) -> Any:
     """The type of the innermost entries of lists."""
-    while not isinstance(kind, pa.BaseExtensionType) and (is_list(kind) or is_list_view(kind)):
+    while not isinstance(kind, pa.BaseExtensionType) and (
+        is_list(kind) or is_list_view(kind)
+    ):
         kind = kind.value_type
     return kind
 
 
 def _refusal(kind: Any, names: tuple[str, ...], call: Call) -> str:
-    path, leave_out = ".".join(names), call.without(names[0])
+    path = ".".join(names)
+    leave_out = call.without(names[0])
     if pa.types.is_null(kind):
         typed = call.has_dtypes and len(names) == 1
-        remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}" if typed else "give it values"
-        return f"column {path!r} has nothing but nulls, so it has no dtype; {remedy}{leave_out}"
+        if typed:
+            remedy = f"state it, as in dtypes={{{path!r}: 'float64'}}"
+        else:
+            remedy = "give it values"
+        return (
+            f"column {path!r} has nothing but nulls, so it has no dtype; "
+            f"{remedy}{leave_out}"
+        )
     cast = pa.types.is_decimal(kind) and len(names) == 1 and call.table is not None
-    remedy = f"cast it to numbers: {call.cast(path)}" if cast else "write it as another type"
-    return f"column {path!r} contains {kind}, which an array can't hold; {remedy}{leave_out}"
+    if cast:
+        remedy = f"cast it to numbers: {call.cast(path)}"
+    else:
+        remedy = "write it as another type"
+    return (
+        f"column {path!r} contains {kind}, which an array can't hold; "
+        f"{remedy}{leave_out}"
+    )

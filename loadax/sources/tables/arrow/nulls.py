@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.tables.arrow.call import Call
-from loadax.sources.tables.arrow.layout import count_nulls, is_list, layout, list_array, storage, value_type
+from loadax.sources.tables.arrow.layout import (
+    count_nulls,
+    is_list,
+    layout,
+    list_array,
+    storage,
+    value_type,
+)
 
 _NOTHING = object()
 
@@ -30,15 +37,22 @@ class Nulls:
     """
 
     def __init__(self, given: Any, columns: Mapping[str, str], call: Call):
-        self._given, self._columns, self._call = given, columns, call
+        self._given = given
+        self._columns = columns
+        self._call = call
         if isinstance(given, Mapping):
             for name in given:
                 if name not in self._columns:
                     raise ArgumentError(
-                        f"nulls={shown(given)}: there is no column {name!r}; there are {list(self._columns)}"
+                        f"nulls={shown(given)}: there is no column {name!r}; there "
+                        f"are {list(self._columns)}"
                     )
 
-    def fill(self, arrays: Mapping[str, Sequence[Any]], where: Callable[[int], str] | None = None) -> dict[str, Any]:
+    def fill(
+        self,
+        arrays: Mapping[str, Sequence[Any]],
+        where: Callable[[int], str] | None = None,
+    ) -> dict[str, Any]:
         """The arrays with values in place of their nulls.
 
         Args:
@@ -50,21 +64,36 @@ class Nulls:
             ArgumentError: When a value has another type than its column.
         """
         name = where or "row {}".format
-        counts = {path: sum(map(nulls_of, batches)) for path, batches in arrays.items()}
-        refused = {path: arrays[path] for path, count in counts.items() if count and not self.accepts(path)}
+        counts = {
+            path: sum(map(nulls_of, batches)) for path, batches in arrays.items()
+        }
+        refused = {
+            path: arrays[path]
+            for path, count in counts.items()
+            if count and not self.accepts(path)
+        }
         if refused:
-            rows = {path: name(first_null(batches)) for path, batches in refused.items()}
-            found = (Found(path, refused[path][0].type, counts[path], row) for path, row in rows.items())
+            rows = {
+                path: name(first_null(batches)) for path, batches in refused.items()
+            }
+            found = (
+                Found(path, refused[path][0].type, counts[path], row)
+                for path, row in rows.items()
+            )
             raise SourceError(self.refusal(found))
         return {
-            path: [_filled(array, self._value(path), path) for array in batches] if counts[path] else list(batches)
+            path: [_filled(array, self._value(path), path) for array in batches]
+            if counts[path]
+            else list(batches)
             for path, batches in arrays.items()
         }
 
     def _value(self, path: str) -> Any:
         if isinstance(self._given, Mapping):
             return self._given.get(path, _NOTHING)
-        return _NOTHING if self._given is None else self._given
+        if self._given is None:
+            return _NOTHING
+        return self._given
 
     def accepts(self, path: str) -> bool:
         """Whether there is a value for the nulls of a leaf."""
@@ -72,15 +101,23 @@ class Nulls:
 
     def refusal(self, found: Iterable["Found"]) -> str:
         """The message for nulls without a value."""
-        values, texts = dict(self._given) if isinstance(self._given, Mapping) else {}, []
+        if isinstance(self._given, Mapping):
+            values = dict(self._given)
+        else:
+            values = {}
+        texts = []
         columns: dict[str, None] = {}
         for path, kind, number, where in found:
-            texts.append(f"column {path!r} has {'a null' if number == 1 else f'{number} nulls, the first'} in {where}")
+            texts.append(
+                f"column {path!r} has "
+                f"{'a null' if number == 1 else f'{number} nulls, the first'} in "
+                f"{where}"
+            )
             values[path] = _example(kind)
             columns[self._columns[path]] = None
         return (
-            f"{' and '.join(texts)}, which an array can't hold; say what nulls become: "
-            f"{self._call.code(nulls=values)}{self._call.without(*columns)}"
+            f"{' and '.join(texts)}, which an array can't hold; say what nulls "
+            f"become: {self._call.code(nulls=values)}{self._call.without(*columns)}"
         )
 
 
@@ -102,7 +139,9 @@ class Found(NamedTuple):
 
 def nulls_of(array: Any) -> int:
     """Nulls of an array that has no place for them: those of the rows, and inside of lists of numbers."""
-    return count_nulls(array) if layout(array.type)[1] is not None else int(array.null_count)
+    if layout(array.type)[1] is not None:
+        return count_nulls(array)
+    return int(array.null_count)
 
 
 def first_null(batches: Sequence[Any]) -> int:
@@ -125,7 +164,8 @@ def _first_null_of(array: Any) -> int:
 def _example(kind: Any) -> Any:
     """A value that nulls of a type may become."""
     types = pa.types
-    kind = kind if layout(kind)[1] is None else value_type(kind)
+    if layout(kind)[1] is not None:
+        kind = value_type(kind)
     if types.is_string(kind) or types.is_large_string(kind):
         return ""
     if types.is_binary(kind) or types.is_large_binary(kind):
@@ -135,22 +175,32 @@ def _example(kind: Any) -> Any:
     if types.is_boolean(kind):
         return False
     # No valid category, label or token.
-    return [] if types.is_nested(kind) else -1 if types.is_signed_integer(kind) else 0
+    if types.is_nested(kind):
+        return []
+    if types.is_signed_integer(kind):
+        return -1
+    return 0
 
 
 def _filled(array: Any, value: Any, path: str) -> Any:
     """The array without nulls. A list that is null becomes an empty one, or one of the value if its length is fixed."""
     if isinstance(array.type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(array.type, _filled(array.storage, value, path))
+        return pa.ExtensionArray.from_storage(
+            array.type, _filled(array.storage, value, path)
+        )
     kind = array.type
     if not is_list(kind) or layout(kind)[1] is None:
-        return array.fill_null(_scalar(value, kind, path)) if array.null_count else array
+        if array.null_count:
+            return array.fill_null(_scalar(value, kind, path))
+        return array
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
         values = array.values.slice(array.offset * size, len(array) * size)
         if array.null_count:
             present = np.repeat(array.is_valid().to_numpy(zero_copy_only=False), size)
-            values = pc.if_else(pa.array(present), values, pa.scalar(None, values.type))
+            values = pc.if_else(
+                pa.array(present), values, pa.scalar(None, values.type)
+            )
         return pa.FixedSizeListArray.from_arrays(_filled(values, value, path), size)
     return list_array(array, _filled(array.flatten(), value, path))
 
@@ -160,11 +210,13 @@ def _scalar(value: Any, kind: Any, path: str) -> Any:
         scalar = pa.scalar(value, kind)
         same = scalar.as_py() == value or value != value  # noqa: PLR0124 - NaN
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        scalar, same = None, False
+        scalar = None
+        same = False
     if not same:
         raise ArgumentError(
-            f"nulls: column {path!r} contains {kind}, and {shown(value)} is not one; pass a value of that type, "
-            f"such as nulls={{{path!r}: {_example(kind)!r}}}",
+            f"nulls: column {path!r} contains {kind}, and {shown(value)} is not one; "
+            f"pass a value of that type, such as nulls={{{path!r}: "
+            f"{_example(kind)!r}}}",
             argument="nulls",
         )
     return scalar

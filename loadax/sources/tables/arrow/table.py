@@ -18,7 +18,8 @@ from loadax.sources.tables.arrow.call import Call, column_names
 from loadax.sources.tables.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
 
-_FEW_ROWS = 1 << 16  # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
+# rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
+_FEW_ROWS = 1 << 16
 _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
 _COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
@@ -53,12 +54,17 @@ class TableSource(BaseSource):
         addresses: Sequence[str],
         mapping: tuple[RowMap, int] | None = None,
     ):
-        self._tree, self._text, self._opened, self._held = tree, text, opened, held
+        self._tree = tree
+        self._text = text
+        self._opened = opened
+        self._held = held
         self._map: RowMap | None
         self._map, self._length = mapping or (None, len(tree))
-        self.addresses, self.structure = list(addresses), tree.structure
+        self.addresses = list(addresses)
+        self.structure = tree.structure
         self.traits = tree.traits._replace(attributes=attributes)
-        self._buffers = BufferPool(_IDLE_BYTES)  # new pages of memory take as long as the rows
+        # new pages of memory take as long as the rows
+        self._buffers = BufferPool(_IDLE_BYTES)
 
     def __repr__(self) -> str:
         return self._text
@@ -82,14 +88,23 @@ class TableSource(BaseSource):
         return self._tree.examples(self._rows(visits.rows))
 
     def keep_leaves(self, leaves: Tree) -> "TableSource":
-        tree, mapping = self._tree.keep(leaves), self._map and (self._map, self._length)
+        tree = self._tree.keep(leaves)
+        mapping = self._map and (self._map, self._length)
         opened = TableSource.keep_leaves, (self, leaves)
-        return TableSource(tree, self._text, {}, opened, self._held, self.addresses, mapping)
+        return TableSource(
+            tree, self._text, {}, opened, self._held, self.addresses, mapping
+        )
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._tree.lengths(self._rows(rows))
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         return self._tree.parts(self._rows(rows), starts, lengths, wanted)
 
     def held(self, most: int) -> Iterator[Array]:
@@ -101,11 +116,18 @@ class TableSource(BaseSource):
     def _rows(self, rows: Integers) -> Integers:
         """Rows of the columns."""
         rows = check_rows(rows, self._length)
-        return rows if self._map is None else self._map(rows)
+        if self._map is None:
+            return rows
+        return self._map(rows)
 
 
 def open_table(
-    table: Any, nulls: Any, call: Call, addresses: Sequence[str], where: Callable[[int], str] | None, classes: Any
+    table: Any,
+    nulls: Any,
+    call: Call,
+    addresses: Sequence[str],
+    where: Callable[[int], str] | None,
+    classes: Any,
 ) -> TableSource:
     """The source of a table in memory.
 
@@ -119,7 +141,8 @@ def open_table(
     """
     opened = open_table, (table, nulls, call, addresses, None, classes)
     nbytes = table.nbytes
-    table = table if nbytes > _COMBINED_BYTES else _with_large_batches(table)
+    if not (nbytes > _COMBINED_BYTES):
+        table = _with_large_batches(table)
     leaves = TableLeaves(table.schema, call, nulls, classes, lambda _: [table])
     tree = leaves.columns(table, where)
 
@@ -128,17 +151,24 @@ def open_table(
         if len(tree):
             yield from tree.sample(sample_rows(len(tree), nbytes, most))
 
-    return TableSource(tree, f"Arrow columns ({leaves})", leaves.attributes, opened, held, addresses)
+    return TableSource(
+        tree, f"Arrow columns ({leaves})", leaves.attributes, opened, held, addresses
+    )
 
 
 def _with_large_batches(table: Any) -> Any:
     """A table of many small record batches as one of few."""
     batches = max(1, max((column.num_chunks for column in table.columns), default=1))
-    return table.combine_chunks() if batches > 1 and table.num_rows < batches * _FEW_ROWS else table
+    if batches > 1 and table.num_rows < batches * _FEW_ROWS:
+        return table.combine_chunks()
+    return table
 
 
 def open_arrow(
-    data: Any, columns: Sequence[str] | str | None = None, nulls: Any = None, classes: Any = None
+    data: Any,
+    columns: Sequence[str] | str | None = None,
+    nulls: Any = None,
+    classes: Any = None,
 ) -> TableSource:
     """The source of a table in memory; see `loadax.from_arrow`.
 
@@ -149,7 +179,10 @@ def open_arrow(
     """
     table = as_table(data)
     if not table.num_columns:
-        raise SourceError(f"the {type(data).__name__} has no columns; pass one with at least one column")
+        raise SourceError(
+            f"the {type(data).__name__} has no columns; pass one with at least one "
+            "column"
+        )
     names = column_names(columns, table.column_names)
     if len(set(table.column_names)) == table.num_columns:
         table = table.select(names)
@@ -167,27 +200,41 @@ def as_table(data: Any) -> Any:
         return data
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
-    if isinstance(data, pa.StructArray | pa.ChunkedArray) and pa.types.is_struct(data.type):
+    if isinstance(data, pa.StructArray | pa.ChunkedArray) and pa.types.is_struct(
+        data.type
+    ):
         # Not by the interface, which has no place for rows of null.
         return pa.table(data.flatten(), [field.name for field in data.type])
     if comes_from(data, "duckdb", "DuckDBPyConnection"):
-        raise ArgumentError("the data is a connection of DuckDB; pass a query: connection.sql('SELECT …')")
-    if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
-        instead = "a table of them: pyarrow.table(data)" if isinstance(data, dict) else "loadax.as_dataset(data)"
         raise ArgumentError(
-            f"the data is {type_text(data)}, without Arrow's C stream interface (__arrow_c_stream__); pass a table of "
-            f"pyarrow, polars, pandas or DuckDB, or use {instead}"
+            "the data is a connection of DuckDB; pass a query: "
+            "connection.sql('SELECT …')"
+        )
+    if not hasattr(data, "__arrow_c_stream__") and not hasattr(
+        data, "__arrow_c_array__"
+    ):
+        if isinstance(data, dict):
+            instead = "a table of them: pyarrow.table(data)"
+        else:
+            instead = "loadax.as_dataset(data)"
+        raise ArgumentError(
+            f"the data is {type_text(data)}, without Arrow's C stream interface "
+            "(__arrow_c_stream__); pass a table of pyarrow, polars, pandas or "
+            f"DuckDB, or use {instead}"
         )
     if comes_from(data, "polars", "DataFrame"):
         for column, dtype in data.schema.items():
             # polars exports the addresses of objects; names of members and categories are in quotes.
             if odd := re.search("Object|U?Int128", re.sub("'[^']*'", "", str(dtype))):
                 raise LeafTypeError(
-                    f"column {column!r} of the DataFrame contains {odd[0].replace('Object', 'Python objects')}, which "
-                    f"no array holds; cast or drop it, as in data.drop({column!r})"
+                    f"column {column!r} of the DataFrame contains "
+                    f"{odd[0].replace('Object', 'Python objects')}, which no array "
+                    f"holds; cast or drop it, as in data.drop({column!r})"
                 )
     try:
-        return _of_pandas(data) if comes_from(data, "pandas", "DataFrame") else pa.table(data)
+        if comes_from(data, "pandas", "DataFrame"):
+            return _of_pandas(data)
+        return pa.table(data)
     except (pa.ArrowException, OverflowError, TypeError) as error:
         if "non-struct" in str(error):
             raise ArgumentError(
@@ -195,14 +242,20 @@ def as_table(data: Any) -> Any:
                 "loadax.from_arrow(pyarrow.table({'x': data}))"
             ) from error
         raise ArgumentError(
-            f"the {type(data).__name__} can't be exported to Arrow: {error}; cast or drop that column"
+            f"the {type(data).__name__} can't be exported to Arrow: {error}; cast or "
+            "drop that column"
         ) from error
 
 
 def _of_pandas(frame: Any) -> Any:
     """The columns of a frame, without its index. NaN in a column of NumPy's floats stays NaN."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    kinds = [dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in frame.dtypes]
+    kinds = [
+        dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in frame.dtypes
+    ]
     pairs = zip(table.columns, kinds, strict=True)
-    columns = [column.fill_null(np.nan) if kind == "f" and column.null_count else column for column, kind in pairs]
+    columns = [
+        column.fill_null(np.nan) if kind == "f" and column.null_count else column
+        for column, kind in pairs
+    ]
     return pa.Table.from_arrays(columns, schema=table.schema)

@@ -12,7 +12,12 @@ from loadax.sources.tables.arrow.leaves import is_category, is_text
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-def unified_schema(schemas: Iterable[tuple[str, Any]], names: Sequence[str], chosen: bool, remedy: str) -> Any:
+def unified_schema(
+    schemas: Iterable[tuple[str, Any]],
+    names: Sequence[str],
+    chosen: bool,
+    remedy: str,
+) -> Any:
     """The schema of columns, as which those of all files are read.
 
     Args:
@@ -26,30 +31,40 @@ def unified_schema(schemas: Iterable[tuple[str, Any]], names: Sequence[str], cho
     """
     (first, schema), *others = schemas
     wanted = set(names)
-    fields = [field for field in schema if field.name in wanted]  # those of one name too, which are refused
+    # those of one name too, which are refused
+    fields = [field for field in schema if field.name in wanted]
     known = {field.name: field.type for field in fields}
     for location, other in others:
         types = {field.name: field.type for field in other}
         for name in names:
             if name not in types:
                 raise SourceError(
-                    f"{location}: there is no column {name!r}, which {first} has; pass files of one schema, or "
+                    f"{location}: there is no column {name!r}, which {first} has; "
+                    "pass files of one schema, or "
                     f"columns={[each for each in names if each in types]!r}"
                 )
             kind = unified(known[name], types[name])
             if kind is None:
                 raise SourceError(
-                    f"{location}: column {name!r} contains {types[name]}, and {known[name]} in {first}; pass files of "
-                    f"one schema, or {remedy}"
+                    f"{location}: column {name!r} contains {types[name]}, and "
+                    f"{known[name]} in {first}; pass files of one schema, or {remedy}"
                 )
             known[name] = kind
-        extra = None if chosen else next((name for name in types if name not in known), None)
+        if chosen:
+            extra = None
+        else:
+            extra = next((name for name in types if name not in known), None)
         if extra is not None:
             raise SourceError(
-                f"{location}: there is a column {extra!r}, which {first} has not; pass files of one schema, or "
-                f"columns={list(names)!r} to leave it out"
+                f"{location}: there is a column {extra!r}, which {first} has not; "
+                f"pass files of one schema, or columns={list(names)!r} to leave it "
+                "out"
             )
-    return pa.schema([pa.field(field.name, known[field.name]) for field in fields]) if others else pa.schema(fields)
+    if others:
+        return pa.schema(
+            [pa.field(field.name, known[field.name]) for field in fields]
+        )
+    return pa.schema(fields)
 
 
 def unified(first: Any, other: Any) -> Any | None:  # noqa: PLR0911 - a table of types
@@ -65,26 +80,48 @@ def unified(first: Any, other: Any) -> Any | None:  # noqa: PLR0911 - a table of
         return pa.large_binary()
     if types.is_timestamp(first) and types.is_timestamp(other):
         # In all time zones the same ints are the same instants; without one they are no instants.
-        return first if first.unit == other.unit and bool(first.tz) == bool(other.tz) else None
+        if first.unit == other.unit and bool(first.tz) == bool(other.tz):
+            return first
+        return None
     if is_category(first) and is_category(other):
         return pa.dictionary(pa.int32(), pa.large_string())
     if types.is_struct(first) and types.is_struct(other):
         return _struct(first, other)
     if types.is_map(first) and types.is_map(other):
-        key, item = unified(first.key_type, other.key_type), unified(first.item_type, other.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    if (types.is_dictionary(first) or types.is_dictionary(other)) and not (is_category(first) or is_category(other)):
-        return unified(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (first, other)))
-    extended = isinstance(first, pa.BaseExtensionType) or isinstance(other, pa.BaseExtensionType)
-    if not extended and all(is_list(kind) or is_list_view(kind) for kind in (first, other)):
+        key = unified(first.key_type, other.key_type)
+        item = unified(first.item_type, other.item_type)
+        if key is None or item is None:
+            return None
+        return pa.map_(key, item)
+    if (types.is_dictionary(first) or types.is_dictionary(other)) and not (
+        is_category(first) or is_category(other)
+    ):
+        return unified(
+            *(
+                kind.value_type if types.is_dictionary(kind) else kind
+                for kind in (first, other)
+            )
+        )
+    extended = isinstance(first, pa.BaseExtensionType) or isinstance(
+        other, pa.BaseExtensionType
+    )
+    if not extended and all(
+        is_list(kind) or is_list_view(kind) for kind in (first, other)
+    ):
         inner = unified(first.value_type, other.value_type)
-        return None if inner is None else pa.large_list(inner)
+        if inner is None:
+            return None
+        return pa.large_list(inner)
     return None
 
 
 def _struct(first: Any, other: Any) -> Any | None:
     names = [field.name for field in first]
-    if sorted(names) != sorted(field.name for field in other) or len(set(names)) < len(names):
+    if sorted(names) != sorted(field.name for field in other) or len(
+        set(names)
+    ) < len(names):
         return None
     members = [unified(field.type, other.field(field.name).type) for field in first]
-    return None if None in members else pa.struct(list(zip(names, members, strict=True)))
+    if None in members:
+        return None
+    return pa.struct(list(zip(names, members, strict=True)))

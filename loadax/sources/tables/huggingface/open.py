@@ -26,7 +26,9 @@ from loadax.sources.tables.arrow.table import RowMap, TableSource
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
 
 
-def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> TableSource:
+def open_huggingface(
+    data: Any, columns: Sequence[str] | str | None = None
+) -> TableSource:
     """The source of a map-style dataset.
 
     Args:
@@ -38,45 +40,75 @@ def open_huggingface(data: Any, columns: Sequence[str] | str | None = None) -> T
         SourceError: when columns of numbers have nulls; names them, says how many, and what to write.
     """
     _check_kind(data)
-    names = _formatted(data) if columns is None else column_names(columns, data.column_names)
+    if columns is None:
+        names = _formatted(data)
+    else:
+        names = column_names(columns, data.column_names)
     if nulls := {name: count for name in names if (count := _nulls(data, name))}:
-        found = " and ".join(f"column {name!r} has {count_text(count, 'null')}" for name, count in nulls.items())
+        found = " and ".join(
+            f"column {name!r} has {count_text(count, 'null')}"
+            for name, count in nulls.items()
+        )
         others = [name for name in names if name not in nulls]
-        leave_out = f", or leave them out: loadax.from_huggingface(data, columns={others!r})" if others else ""
+        if others:
+            leave_out = (
+                ", or leave them out: loadax.from_huggingface(data, "
+                f"columns={others!r})"
+            )
+        else:
+            leave_out = ""
         raise SourceError(
-            f"{found} in {len(data)} rows, which an array can't hold; fill them with data.map, or drop their rows with "
-            f"data.filter{leave_out}"
+            f"{found} in {len(data)} rows, which an array can't hold; fill them with "
+            f"data.map, or drop their rows with data.filter{leave_out}"
         )
     return open_columns(data, names)
 
 
 def _formatted(data: Any) -> list[str]:
     """Names of the columns that the format of a dataset lets through."""
-    return list(data.column_names if data.format["output_all_columns"] else data.format["columns"])
+    return list(
+        data.column_names
+        if data.format["output_all_columns"]
+        else data.format["columns"]
+    )
 
 
 def _check_kind(data: Any) -> None:
     if comes_from(data, "datasets", "Dataset"):
         if data.format["type"] == "custom":
             raise ArgumentError(
-                "the dataset has a transform of its own (set_transform, with_transform), which makes rows of batches "
-                "in Python; apply it by a map: loadax.from_huggingface(data.with_format(None)).map(fn), "
-                "or have Hugging Face apply it row by row: loadax.from_source(data)"
+                "the dataset has a transform of its own (set_transform, "
+                "with_transform), which makes rows of batches in Python; apply it by "
+                "a map: loadax.from_huggingface(data.with_format(None)).map(fn), or "
+                "have Hugging Face apply it row by row: loadax.from_source(data)"
             )
         return
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
         saved = (Path(path) / "state.json").is_file()
-        load = f"load_from_disk({path!r})" if saved else f"load_dataset({path!r}, split='train')"
-        raise ArgumentError(f"data={data!r} is a path or a name; open it: loadax.from_huggingface(datasets.{load})")
-    raise ArgumentError(f"the data is {type_text(data)}; pass a datasets.Dataset, or use loadax.as_dataset(data)")
+        if saved:
+            load = f"load_from_disk({path!r})"
+        else:
+            load = f"load_dataset({path!r}, split='train')"
+        raise ArgumentError(
+            f"data={data!r} is a path or a name; open it: "
+            f"loadax.from_huggingface(datasets.{load})"
+        )
+    raise ArgumentError(
+        f"the data is {type_text(data)}; pass a datasets.Dataset, or use "
+        "loadax.as_dataset(data)"
+    )
 
 
 def _nulls(data: Any, name: str) -> int:
     """The nulls in a column of numbers or lists of them; objects such as texts may be None."""
-    chunks, feature = data.data.table.column(name).chunks, data.features[name]
+    chunks = data.data.table.column(name).chunks
+    feature = data.features[name]
     total = sum(_count(chunk, feature) for chunk in chunks)
-    mapping = _mapping(_indices_of(data)) if total else None
+    if total:
+        mapping = _mapping(_indices_of(data))
+    else:
+        mapping = None
     if mapping is None:
         return total
     # Some of the rows may not be in the mapping, as those that a filter dropped.
@@ -84,18 +116,28 @@ def _nulls(data: Any, name: str) -> int:
     total = 0
     for start in range(0, len(data), _TOGETHER):
         rows = mapping(np.arange(start, min(start + _TOGETHER, len(data))))
-        total += sum(_count(chunks[run.batch].take(run.rows), feature) for run in runs_of(starts, rows))
+        total += sum(
+            _count(chunks[run.batch].take(run.rows), feature)
+            for run in runs_of(starts, rows)
+        )
     return total
 
 
 def _count(array: Any, feature: Any) -> int:
     """The nulls of a column that is read as arrays; of a dict of features those of its members."""
     if not isinstance(feature, dict):
-        return count_nulls(array) if layout(array.type)[1] is not None or array.type == pa.null() else 0
-    return sum(_count(member, feature[field.name]) for field, member in zip(array.type, array.flatten(), strict=True))
+        if layout(array.type)[1] is not None or array.type == pa.null():
+            return count_nulls(array)
+        return 0
+    return sum(
+        _count(member, feature[field.name])
+        for field, member in zip(array.type, array.flatten(), strict=True)
+    )
 
 
-def open_columns(data: Any, names: Sequence[str], indices: NDArray[Any] | None = None) -> TableSource:
+def open_columns(
+    data: Any, names: Sequence[str], indices: NDArray[Any] | None = None
+) -> TableSource:
     """The source of columns of a `datasets.Dataset`, whose format is ignored. Columns of numbers have no nulls.
 
     Args:
@@ -103,33 +145,59 @@ def open_columns(data: Any, names: Sequence[str], indices: NDArray[Any] | None =
         names: Names of the columns.
         indices: Rows of the dataset's table to read; None: those of the dataset.
     """
-    table, features = data.data, data.features
-    batches = [batch for batch in table.table.select(names).to_batches() if len(batch)]
+    table = data.data
+    features = data.features
+    batches = [
+        batch for batch in table.table.select(names).to_batches() if len(batch)
+    ]
     fields = {name: table.table.schema.field(name) for name in names}
     arrays = {name: [batch.column(name) for batch in batches] for name in names}
-    columns = {name: _columns(arrays[name], fields[name], features[name]) for name in names}
+    columns = {
+        name: _columns(arrays[name], fields[name], features[name]) for name in names
+    }
     tree = ColumnTree(columns, list(map(len, batches)))
-    addresses = sorted({str(Path(file["filename"]).absolute()) for file in data.cache_files})
+    addresses = sorted(
+        {str(Path(file["filename"]).absolute()) for file in data.cache_files}
+    )
     # A dataset that is mapped from files pickles as their paths, and the indices of another as one array.
-    given, indices = indices, _indices_of(data) if indices is None else indices
+    given = indices
+    if indices is None:
+        indices = _indices_of(data)
     if data._indices is not None and not _is_mapped(data._indices):  # noqa: SLF001 - see _indices_of
-        given, data = indices, copy(data)
+        given = indices
+        data = copy(data)
         data._indices = None  # noqa: SLF001 - in memory they take up to 20 bytes a row
     opened = open_columns, (data, names, given)
-    length = len(data) if indices is None else len(indices)
+    if indices is None:
+        length = len(data)
+    else:
+        length = len(indices)
     mapping = _mapping(indices)
 
     def held(most: int) -> Iterator[NDArray[Any]]:
         """The mapping of indices, and of a table in memory its rows, or evenly spaced ones."""
         if mapping is not None:
-            yield mapping(np.linspace(0, length - 1, min(length, most // 8)).astype(np.int64))
+            yield mapping(
+                np.linspace(0, length - 1, min(length, most // 8)).astype(np.int64)
+            )
         if not _is_mapped(table) and length:
-            rows = sample_rows(length, table.nbytes * length // max(1, table.num_rows), most)
+            rows = sample_rows(
+                length, table.nbytes * length // max(1, table.num_rows), most
+            )
             yield from tree.sample(rows if mapping is None else mapping(rows))
 
-    classes = {name: {"classes": list(features[name].names)} for name in names if hasattr(features[name], "names")}
-    text = f"Hugging Face columns ({', '.join(f'{name}: {_kind(features[name])}' for name in names)})"
-    return TableSource(tree, text, classes, opened, held, addresses, mapping and (mapping, length))
+    classes = {
+        name: {"classes": list(features[name].names)}
+        for name in names
+        if hasattr(features[name], "names")
+    }
+    text = (
+        "Hugging Face columns "
+        f"({', '.join(f'{name}: {_kind(features[name])}' for name in names)})"
+    )
+    return TableSource(
+        tree, text, classes, opened, held, addresses, mapping and (mapping, length)
+    )
 
 
 def _is_mapped(table: Any) -> bool:
@@ -141,7 +209,9 @@ def _is_mapped(table: Any) -> bool:
 
 def _mapping(indices: NDArray[Any] | None) -> RowMap | None:
     """The function from rows of a dataset to rows of its table; None where they are the same."""
-    return None if indices is None else lambda rows: indices[rows].astype(np.int64)
+    if indices is None:
+        return None
+    return lambda rows: indices[rows].astype(np.int64)
 
 
 def _indices_of(data: Any) -> NDArray[Any] | None:
@@ -153,7 +223,9 @@ def _indices_of(data: Any) -> NDArray[Any] | None:
         return None
     chunks = [chunk.to_numpy() for chunk in table.column(0).chunks]
     dtype = np.min_scalar_type(data.data.num_rows)
-    return np.concatenate([np.empty(0, dtype), *chunks], dtype=dtype, casting="unsafe")
+    return np.concatenate(
+        [np.empty(0, dtype), *chunks], dtype=dtype, casting="unsafe"
+    )
 
 
 def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
@@ -162,17 +234,25 @@ def _columns(arrays: Sequence[Any], field: Any, feature: Any) -> Any:
 
     if isinstance(feature, dict):
         members = [field.type.get_field_index(name) for name in feature]
-        flat = [array.flatten() for array in arrays]  # with the nulls of the structs themselves
+        # with the nulls of the structs themselves
+        flat = [array.flatten() for array in arrays]
         return {
-            name: _columns([each[index] for each in flat], field.type.field(index), inner)
+            name: _columns(
+                [each[index] for each in flat], field.type.field(index), inner
+            )
             for index, (name, inner) in zip(members, feature.items(), strict=True)
         }
-    decode = partial(decode_nested_example, feature) if require_decoding(feature) else None
+    if require_decoding(feature):
+        decode = partial(decode_nested_example, feature)
+    else:
+        decode = None
     return column_of([without_views(array) for array in arrays], field.type, decode)
 
 
 def _kind(feature: Any) -> str:
     if hasattr(feature, "names"):
-        shown = ", ".join(feature.names[:5]) + (", …" if len(feature.names) > 5 else "")
+        shown = ", ".join(feature.names[:5]) + (
+            ", …" if len(feature.names) > 5 else ""
+        )
         return f"class label of {shown}"
     return getattr(feature, "dtype", None) or type(feature).__name__

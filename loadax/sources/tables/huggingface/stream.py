@@ -11,9 +11,14 @@ from loadax.sources.stream.lane import OpenLane, rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource
 from loadax.sources.tables.arrow.call import column_names
 from loadax.sources.tables.huggingface.stream_rows import RowReader
-from loadax.sources.tables.huggingface.verbs import has_batches, verb_of_whole, verb_without_state
+from loadax.sources.tables.huggingface.verbs import (
+    has_batches,
+    verb_of_whole,
+    verb_without_state,
+)
 
-_MOST_LANES = 16  # of a stream whose number of lanes is not given: each has files open
+# of a stream whose number of lanes is not given: each has files open
+_MOST_LANES = 16
 
 
 def open_huggingface_stream(
@@ -32,28 +37,43 @@ def open_huggingface_stream(
     """
     if has_batches(data):
         raise rows_are_batches(".batch(…)")
-    shards, whole = data.num_shards, verb_of_whole(data)
+    shards = data.num_shards
+    whole = verb_of_whole(data)
     if lanes is None:
-        lanes = 1 if whole else lanes_of(shards)
+        if whole:
+            lanes = 1
+        else:
+            lanes = lanes_of(shards)
     elif integer("lanes", lanes, 1) > shards:
         raise ArgumentError(
-            f"lanes={lanes}: the stream has {shards} shards, one or more a lane; pass {shards} or fewer"
+            f"lanes={lanes}: the stream has {shards} shards, one or more a lane; "
+            f"pass {shards} or fewer"
         )
     if columns is not None:
         given = [columns] if isinstance(columns, str) else columns
         data = data.select_columns(column_names(given, data.column_names or given))
     if whole and lanes > 1:
-        mixed = "; to mix streams, pass them to loadax.mix" if whole.startswith("interleave") else ""
+        if whole.startswith("interleave"):
+            mixed = "; to mix streams, pass them to loadax.mix"
+        else:
+            mixed = ""
         log.warning(
-            "loadax: lanes=%d: each lane does %s by itself, so rows differ from those of the stream; leave lanes= out "
-            "to read these%s",
+            "loadax: lanes=%d: each lane does %s by itself, so rows differ from "
+            "those of the stream; leave lanes= out to read these%s",
             lanes,
             whole,
             mixed,
         )
     stateless = verb_without_state(data)
-    why = f"{stateless} of Hugging Face has no exact state" if stateless else ""
-    origin = Origin("a Hugging Face IterableDataset", "loadax.from_huggingface(data, lanes=…)", why)
+    if stateless:
+        why = f"{stateless} of Hugging Face has no exact state"
+    else:
+        why = ""
+    origin = Origin(
+        "a Hugging Face IterableDataset",
+        "loadax.from_huggingface(data, lanes=…)",
+        why,
+    )
     return StreamSource(_opener(data, not stateless), lanes, None, origin)
 
 
@@ -64,19 +84,28 @@ def lanes_of(shards: int) -> int:
     """
     if shards <= _MOST_LANES:
         return max(1, shards)
-    return min(range(_MOST_LANES, _MOST_LANES // 2 - 1, -1), key=lambda lanes: shards % lanes)
+    return min(
+        range(_MOST_LANES, _MOST_LANES // 2 - 1, -1), key=lambda lanes: shards % lanes
+    )
 
 
 def _opener(data: Any, has_states: bool) -> OpenLane:
     def open_lane(lane: int, lanes: int, epoch: int) -> Iterator[Tree]:
         # Lanes read the shards side by side in their order. A single one reads all, as a dataset that is cut in one
         # part has lost what its parts were.
-        part = data if lanes == 1 else data.shard(lanes, lane, contiguous=lanes == data.num_shards)
+        if lanes == 1:
+            part = data
+        else:
+            part = data.shard(lanes, lane, contiguous=lanes == data.num_shards)
         # By tables of Arrow where the stream has them, which its state depends on.
-        rows = part.with_format("arrow" if getattr(part._ex_iterable, "iter_arrow", None) else None)  # noqa: SLF001
+        rows = part.with_format(
+            "arrow" if getattr(part._ex_iterable, "iter_arrow", None) else None  # noqa: SLF001
+        )
         rows.set_epoch(epoch)
         read = RowReader(data.features, getattr(data, "_token_per_repo_id", None))
-        return _StatefulRows(rows, read) if has_states else map(read, rows)
+        if has_states:
+            return _StatefulRows(rows, read)
+        return map(read, rows)
 
     return open_lane
 
@@ -91,7 +120,8 @@ class _StatefulRows(Iterator[Tree]):
     """
 
     def __init__(self, rows: Any, read: RowReader):
-        self._rows, self._read = rows, read
+        self._rows = rows
+        self._read = read
         self._iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Tree:

@@ -67,13 +67,18 @@ def _nodes(data: Any) -> Iterator[Any]:
     while left:
         node = left.pop(0)
         yield node
-        below = [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))
+        if hasattr(node, "ex_iterable"):
+            below = [node.ex_iterable]
+        else:
+            below = list(getattr(node, "ex_iterables", ()))
         left = below + left
 
 
 def _kind(node: Any) -> str:
     kind = type(node)
-    return kind.__name__ if kind.__module__ == "datasets.iterable_dataset" else f"{kind.__module__}.{kind.__name__}"
+    if kind.__module__ == "datasets.iterable_dataset":
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _name(node: Any) -> str:
@@ -87,8 +92,12 @@ def _counted(node: Any) -> str:
         return "batch(drop_last_batch=True)"
     if kind in _MAPS:
         argument = _counting_argument(node)
-        return _name(node).replace("()", f"({argument})") if argument else ""
-    return "" if kind in _OF_SHARDS else _name(node)
+        if argument:
+            return _name(node).replace("()", f"({argument})")
+        return ""
+    if kind in _OF_SHARDS:
+        return ""
+    return _name(node)
 
 
 def _counting_argument(node: Any) -> str:
@@ -99,7 +108,9 @@ def _counting_argument(node: Any) -> str:
         return "with_indices=True"
     if node.batched and node.drop_last_batch:
         return "drop_last_batch=True"
-    return "batch_size=None" if node.batched and not (node.batch_size or 0) > 0 else ""
+    if node.batched and not (node.batch_size or 0) > 0:
+        return "batch_size=None"
+    return ""
 
 
 def _is_exact(node: Any) -> bool:
@@ -109,6 +120,8 @@ def _is_exact(node: Any) -> bool:
     if kind not in _MAPS:
         return True
     # Hugging Face warns of the one; of the other, several rows are under way at a time.
-    of_tables = node.batched and node.formatting is not None and node.formatting.is_table
+    of_tables = (
+        node.batched and node.formatting is not None and node.formatting.is_table
+    )
     function = getattr(node, "mask_function", node.function)
     return not of_tables and not iscoroutinefunction(function)

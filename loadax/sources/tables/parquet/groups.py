@@ -31,7 +31,8 @@ class RowGroups(BaseSource):
     traits = Traits(owns_memory=True, reads_columns=True)
 
     def __init__(self, files: ParquetFiles, leaves: TableLeaves):
-        self.files, self.leaves = files, leaves
+        self.files = files
+        self.leaves = leaves
         rows = files.groups["rows"]
         self.starts = np.cumsum(rows) - rows
         self._length = int(rows.sum())
@@ -43,20 +44,32 @@ class RowGroups(BaseSource):
     @property
     def chunks(self) -> Integers | range:
         """First rows of the row groups, as a range where all but the last have the same number of rows."""
-        step = int(self.starts[1]) if len(self.starts) > 1 else max(1, self._length)
+        if len(self.starts) > 1:
+            step = int(self.starts[1])
+        else:
+            step = max(1, self._length)
         even = range(0, self._length, step)
-        return even if np.array_equal(self.starts, even) else self.starts
+        if np.array_equal(self.starts, even):
+            return even
+        return self.starts
 
     read = read_columns
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Decodes the wanted columns of each row group once; of numbers alone."""
         rows = check_rows(rows, self._length)
-        wanted = [index for index, box in enumerate(boxes) if box is not None and out[index] is not None]
+        wanted = [
+            index
+            for index, box in enumerate(boxes)
+            if box is not None and out[index] is not None
+        ]
         if not wanted:
             return
         runs = runs_of(self.starts, rows)
-        decoded = self.decode([run.batch for run in runs], [self.leaves.leaves[index] for index in wanted])
+        decoded = self.decode(
+            [run.batch for run in runs],
+            [self.leaves.leaves[index] for index in wanted],
+        )
         remaining = iter(runs)
         for groups, tree in decoded:
             first = 0
@@ -64,7 +77,8 @@ class RowGroups(BaseSource):
                 joined = run.joined(first)
                 first += group.rows
                 for index, column in zip(wanted, tree.columns, strict=True):
-                    box, destination = boxes[index], out[index]
+                    box = boxes[index]
+                    destination = out[index]
                     assert isinstance(column, Numbers)
                     assert destination is not None
                     column.fill([joined], box, destination)
@@ -77,16 +91,32 @@ class RowGroups(BaseSource):
         Raises:
             SourceError: When a file is damaged, or there are nulls without a value; names the file and the row.
         """
-        names = [leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)]
-        for groups, table in self.files.read(list(map(self.files.group, indices)), names):
+        names = [
+            leaf.names for leaf in (self.leaves.leaves if leaves is None else leaves)
+        ]
+        for groups, table in self.files.read(
+            list(map(self.files.group, indices)), names
+        ):
             # Only texts of more than 2 GiB are decoded to several chunks.
-            yield groups, self.leaves.columns(table.combine_chunks(), partial(self._row_text, groups), leaves)
+            yield (
+                groups,
+                self.leaves.columns(
+                    table.combine_chunks(), partial(self._row_text, groups), leaves
+                ),
+            )
 
     def _row_text(self, groups: Sequence[RowGroup], row: int) -> str:
         """Name of a row of these row groups, joined."""
-        which = int(np.searchsorted(ends := np.cumsum([group.rows for group in groups]), row, side="right"))
+        which = int(
+            np.searchsorted(
+                ends := np.cumsum([group.rows for group in groups]), row, side="right"
+            )
+        )
         group = groups[which]
-        return f"row {group.first_row + group.rows - int(ends[which]) + row} of {self.files.location(group)}"
+        return (
+            f"row {group.first_row + group.rows - int(ends[which]) + row} of "
+            f"{self.files.location(group)}"
+        )
 
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""
@@ -110,9 +140,12 @@ class RecentGroups:
     """
 
     def __init__(self, groups: RowGroups, most: int, least: int):
-        self._groups, self._most, self._least = groups, most, least
+        self._groups = groups
+        self._most = most
+        self._least = least
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()  # by index, last used last
+        # by index, last used last
+        self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()
         self._bytes = 0
 
     def get(self, index: int) -> ColumnTree:
@@ -128,7 +161,8 @@ class RecentGroups:
                 self._kept.move_to_end(index)
         if mine:
             try:
-                ((_, tree),) = self._groups.decode([index])  # all of it: a reader left in the middle is closed
+                # all of it: a reader left in the middle is closed
+                ((_, tree),) = self._groups.decode([index])
                 future.set_result(tree)
             except BaseException as error:
                 with self._lock:

@@ -18,7 +18,12 @@ from loadax.errors import SourceError
 from loadax.files.files import files_with_cache
 from loadax.files.paths import is_remote, local_path
 from loadax.sources.expand import expand
-from loadax.sources.tables.arrow.call import Call, column_names, naming_file, refuse_repeated
+from loadax.sources.tables.arrow.call import (
+    Call,
+    column_names,
+    naming_file,
+    refuse_repeated,
+)
 from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
@@ -33,7 +38,13 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
 
 
 def open_parquet(
-    paths: Any, columns: Any, nulls: Any, classes: Any, memory_bytes: int, cache: Any, cache_bytes: int
+    paths: Any,
+    columns: Any,
+    nulls: Any,
+    classes: Any,
+    memory_bytes: int,
+    cache: Any,
+    cache_bytes: int,
 ) -> ParquetSource:
     """Opens Parquet files; see `loadax.from_parquet`.
 
@@ -50,15 +61,29 @@ def open_parquet(
         refuse_tables(paths, (), files)
         raise
     refuse_tables(paths, locations, files)
-    listed = columns if columns is None or isinstance(columns, str) else entries("columns", columns, "names of columns")
+    listed = (
+        columns
+        if columns is None or isinstance(columns, str)
+        else entries("columns", columns, "names of columns")
+    )
     # The names are checked once those of the files are known.
-    wanted = None if listed is None else {*map(str, [listed] if isinstance(listed, str) else listed)}
-    parquet = ParquetFiles(locations, files, partition_columns(paths, locations), wanted)
+    if listed is None:
+        wanted = None
+    else:
+        wanted = {*map(str, [listed] if isinstance(listed, str) else listed)}
+    parquet = ParquetFiles(
+        locations, files, partition_columns(paths, locations), wanted
+    )
     first, schema = next(parquet.schemas())
     names = column_names(listed, schema.names)
-    table = f"pyarrow.parquet.read_table({locations!r})" if len(locations) <= _NAMED else None
+    if len(locations) <= _NAMED:
+        table = f"pyarrow.parquet.read_table({locations!r})"
+    else:
+        table = None
     call = Call("from_parquet", "paths", table, tuple(names))
-    schema = unified_schema(parquet.schemas(), names, columns is not None, "write one of them again")
+    schema = unified_schema(
+        parquet.schemas(), names, columns is not None, "write one of them again"
+    )
     with naming_file(first):
         refuse_repeated(schema.names)
         leaves = TableLeaves(schema, call, nulls, classes, partial(_tables, parquet))
@@ -71,13 +96,21 @@ def _tables(files: ParquetFiles, columns: Sequence[str]) -> Iterator[Any]:
     """Yields columns of all row groups, and of the partitions without rows: each has dictionaries of its own."""
     yield pa.table({name: values[:0] for name, values in files.partitions.items()})
     read = [(name,) for name in columns if name not in files.partitions]
-    tables = files.read(list(map(files.group, range(len(files.groups)))), read) if read else ()
+    tables = (
+        files.read(list(map(files.group, range(len(files.groups)))), read)
+        if read
+        else ()
+    )
     yield from (table for _, table in tables)
 
 
 def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
     """Refuses nulls that the footers tell of, all columns at once; others are refused when they are decoded."""
-    leaves = {leaf.names: leaf for leaf in table.leaves if not table.nulls.accepts(leaf.path)}
+    leaves = {
+        leaf.names: leaf
+        for leaf in table.leaves
+        if not table.nulls.accepts(leaf.path)
+    }
     refused: dict[Names, Any] = {}
     for names, group, count in groups.files.nulls(list(leaves)):
         refused.setdefault(names, [group, 0])[1] += count
@@ -87,7 +120,10 @@ def _check_nulls(groups: RowGroups, table: TableLeaves) -> None:
             group, count = refused[names]
             _, read = next(iter(groups.files.read([group], [names])))
             arrays = [next(arrays_of([leaf], batch)) for batch in read.to_batches()]
-            row = f"row {group.first_row + first_null(arrays)} of {groups.files.location(group)}"
+            row = (
+                f"row {group.first_row + first_null(arrays)} of "
+                f"{groups.files.location(group)}"
+            )
             found.append(Found(leaf.path, arrays[0].type, count, row))
     if found:
         raise SourceError(table.nulls.refusal(found))
@@ -102,10 +138,15 @@ def partition_columns(given: Any, locations: Sequence[str]) -> dict[str, Any]:
         given: Path of a file or folder, pattern, URL, or list of these.
         locations: Paths and URLs of the files that these are.
     """
-    paths = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        paths = given
+    else:
+        paths = [given]
     files = set(locations)
     # The number of folders above decides, since a URL may be quoted in one of them and not in the other.
-    folders = zip(*(_folder(os.fspath(path), files).split("/") for path in paths), strict=False)
+    folders = zip(
+        *(_folder(os.fspath(path), files).split("/") for path in paths), strict=False
+    )
     above = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, folders))
     found = [_pairs(location, above) for location in locations]
     names = dict.fromkeys(name for pairs in found for name in pairs)
@@ -115,11 +156,19 @@ def partition_columns(given: Any, locations: Sequence[str]) -> dict[str, Any]:
 def _folder(path: str, files: set[str]) -> str:
     """The folder that a path, pattern or URL is certain to be, or to be in."""
     local = local_path(path)
-    path = path.rstrip("/") if local is None else str(local)
+    if local is None:
+        path = path.rstrip("/")
+    else:
+        path = str(local)
     if path in files:
         return path.rpartition("/")[0]
-    certain = path if local is not None and local.exists() else re.split(r"[*?\[{]", path, maxsplit=1)[0]
-    return path if certain == path else certain.rpartition("/")[0]
+    if local is not None and local.exists():
+        certain = path
+    else:
+        certain = re.split(r"[*?\[{]", path, maxsplit=1)[0]
+    if certain == path:
+        return path
+    return certain.rpartition("/")[0]
 
 
 def _pairs(location: str, above: int) -> dict[str, str | None]:
@@ -127,7 +176,10 @@ def _pairs(location: str, above: int) -> dict[str, str | None]:
     if is_remote(location):
         folders = list(map(unquote, folders))
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
-    return {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+    return {
+        unquote(name): None if value == _NULL else unquote(value)
+        for name, _, value in pairs
+    }
 
 
 def _typed(values: Sequence[str | None]) -> Any:

@@ -9,7 +9,16 @@ import numpy as np
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
 from loadax.files.byte_ranges import waves
-from loadax.protocols import Array, Boxes, Integers, LeafArrays, Location, Outputs, Tree, Visits
+from loadax.protocols import (
+    Array,
+    Boxes,
+    Integers,
+    LeafArrays,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
@@ -28,7 +37,9 @@ class ParquetSource(BaseSource):
     """
 
     def __init__(self, groups: RowGroups, memory_bytes: int, open_groups: int = 0):
-        self._groups, self._memory_bytes, self._open_groups = groups, memory_bytes, open_groups
+        self._groups = groups
+        self._memory_bytes = memory_bytes
+        self._open_groups = open_groups
         self._empty = groups.leaves.empty
         self.structure = self._empty.structure
         self.traits = self._empty.traits._replace(
@@ -39,7 +50,9 @@ class ParquetSource(BaseSource):
         self._cache: ChunkCache | None = None
         self._recent: RecentGroups | None = None
         if self._empty.is_numeric and chunk_starts(groups) is not None:
-            self._cache = ChunkCache(groups, groups.spec, self.traits.kept_chunks, math.inf)
+            self._cache = ChunkCache(
+                groups, groups.spec, self.traits.kept_chunks, math.inf
+            )
         else:
             self._recent = RecentGroups(groups, memory_bytes, open_groups)
 
@@ -48,7 +61,10 @@ class ParquetSource(BaseSource):
 
     def __repr__(self) -> str:
         files = self._groups.files.locations
-        where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        if len(files) == 1:
+            where = files[0]
+        else:
+            where = f"{files[0]} and {len(files) - 1} more"
         return f"Parquet columns ({self._groups.leaves}) of {where}"
 
     def held(self, most: int) -> list[Array]:  # noqa: ARG002
@@ -60,7 +76,9 @@ class ParquetSource(BaseSource):
 
     @property
     def chunks(self) -> Integers | range | None:
-        return self._groups.chunks if len(self._groups.starts) > 1 else None
+        if len(self._groups.starts) > 1:
+            return self._groups.chunks
+        return None
 
     def _fitting(self) -> int:
         """Number of row groups that fit into memory."""
@@ -80,7 +98,10 @@ class ParquetSource(BaseSource):
         return ParquetSource(self._groups, self._memory_bytes, count)
 
     def keep_leaves(self, leaves: Tree) -> BaseSource:
-        return ParquetSource(RowGroups(self._groups.files, self._groups.leaves.keep(leaves)), self._memory_bytes)
+        return ParquetSource(
+            RowGroups(self._groups.files, self._groups.leaves.keep(leaves)),
+            self._memory_bytes,
+        )
 
     @property
     def addresses(self) -> list[str]:
@@ -88,9 +109,13 @@ class ParquetSource(BaseSource):
 
     def locate(self, row: int) -> list[Location]:
         """File of a row, with the bytes of its row group."""
-        group, row_of_file = self._groups.group_of(int(check_rows([row], len(self))[0]))
+        group, row_of_file = self._groups.group_of(
+            int(check_rows([row], len(self))[0])
+        )
         location = self._groups.files.locate(group)
-        return [location._replace(part=f"{location.part}, row {row_of_file} of the file")]
+        return [
+            location._replace(part=f"{location.part}, row {row_of_file} of the file")
+        ]
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, len(self))
@@ -99,14 +124,21 @@ class ParquetSource(BaseSource):
         if not len(rows):
             # Where rows may differ in shape, one of them tells the shape of none.
             one = len(self) > 0 and self._empty.is_ragged
-            tree = next(self._waves(np.zeros(1, np.int64)))[0] if one else self._empty
+            if one:
+                tree = next(self._waves(np.zeros(1, np.int64)))[0]
+            else:
+                tree = self._empty
             return tree.read(rows)
         parts = list(self._waves(rows))
         if len(parts) == 1:
             tree, inside, _ = parts[0]
             return tree.read(inside, rows)
         examples = self._examples(rows)
-        return stack(examples, self.spec if self.spec is not None else spec_of(examples[0]), rows.tolist())
+        return stack(
+            examples,
+            self.spec if self.spec is not None else spec_of(examples[0]),
+            rows.tolist(),
+        )
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         if self._cache is not None:
@@ -121,40 +153,71 @@ class ParquetSource(BaseSource):
             return super().read_examples(visits)
         return self._examples(check_rows(visits.rows, len(self)))
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         rows = check_rows(rows, len(self))
         if not len(rows):
             return self._empty.parts(rows, starts, lengths, wanted)
-        needed = np.unique(np.searchsorted(self._groups.starts, rows, side="right") - 1).tolist()
-        if len(needed) == 1 or sum(map(self._groups.size, needed)) <= self._memory_bytes:
+        needed = np.unique(
+            np.searchsorted(self._groups.starts, rows, side="right") - 1
+        ).tolist()
+        if (
+            len(needed) == 1
+            or sum(map(self._groups.size, needed)) <= self._memory_bytes
+        ):
             tree, inside, _ = next(self._waves(rows))
             return tree.parts(inside, starts, lengths, wanted)
         cuts = list(map(slice, starts.tolist(), (starts + lengths).tolist()))
-        parts = [[leaf[cut] for leaf in flatten(row)[0]] for row, cut in zip(self._examples(rows), cuts, strict=True)]
+        parts = [
+            [leaf[cut] for leaf in flatten(row)[0]]
+            for row, cut in zip(self._examples(rows), cuts, strict=True)
+        ]
         columns = zip(wanted, zip(*parts, strict=True), strict=True)
         return [np.concatenate(column) if want else None for want, column in columns]
 
     def __reduce__(self) -> Any:
         # The cache of another process is its own.
         selected = {"described": self.described, "traits": self.traits}
-        return ParquetSource, (self._groups, self._memory_bytes, self._open_groups), selected
+        return (
+            ParquetSource,
+            (self._groups, self._memory_bytes, self._open_groups),
+            selected,
+        )
 
     def _examples(self, rows: Integers) -> list[Tree]:
         found: list[Tree] = [None] * len(rows)
         for tree, inside, places in self._waves(rows):
-            for place, example in zip(places.tolist(), tree.examples(inside), strict=True):
+            for place, example in zip(
+                places.tolist(), tree.examples(inside), strict=True
+            ):
                 found[place] = example
         return found
 
-    def _waves(self, rows: Integers) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
+    def _waves(
+        self, rows: Integers
+    ) -> Iterator[tuple[ColumnTree, Integers, Integers]]:
         """Yields row groups of limited memory, joined, the rows to read of these, and their places in `rows`."""
         assert self._recent is not None
         starts = self._groups.starts
         which = np.searchsorted(starts, rows, side="right") - 1
         needed, group = np.unique(which, return_inverse=True)
-        for wave in waves([self._groups.size(index) for index in needed.tolist()], self._memory_bytes):
+        for wave in waves(
+            [self._groups.size(index) for index in needed.tolist()],
+            self._memory_bytes,
+        ):
             trees = [self._recent.get(index) for index in needed[wave].tolist()]
             joined: ColumnTree = trees[0].join(trees[1:])
             firsts = np.cumsum([0, *map(len, trees)])[:-1]
             places = np.flatnonzero((group >= wave.start) & (group < wave.stop))
-            yield joined, rows[places] - starts[which[places]] + firsts[group[places] - wave.start], places
+            yield (
+                joined,
+                rows[places]
+                - starts[which[places]]
+                + firsts[group[places] - wave.start],
+                places,
+            )

@@ -23,7 +23,14 @@ from loadax.files.byte_ranges import ByteRange
 from loadax.files.compression import MAGIC_BYTES, compression_of, decompress
 from loadax.files.files import Files
 from loadax.files.identity import FileIdentity, digest_of
-from loadax.files.kept_files import make_private_folder, not_writable, open_kept, private_folder, sweep, whole_file
+from loadax.files.kept_files import (
+    make_private_folder,
+    not_writable,
+    open_kept,
+    private_folder,
+    sweep,
+    whole_file,
+)
 from loadax.files.paths import local_folder
 from loadax.files.range_file import RangeFile
 from loadax.sources.expand import file_name
@@ -34,7 +41,9 @@ _LONGEST = 1 << 12  # bytes of a digest's file
 _LONGEST_NAME = 180  # characters of a file's own name in that of its content
 
 
-def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: bool | None) -> list[str]:
+def decompressed(
+    files: Files, locations: Sequence[str], cache: Any, progress: bool | None
+) -> list[str]:
     """Paths of the decompressed contents of files; files that are not compressed are returned as they are.
 
     Each file is written whole under another name, and then renamed; a file of another identity gets another name.
@@ -44,26 +53,36 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
         SourceError: When a file is damaged; names it.
     """
     starts = files.read_starts(locations, MAGIC_BYTES)
-    compressed = [location for location, start in zip(locations, starts, strict=True) if compression_of(start)]
+    compressed = [
+        location
+        for location, start in zip(locations, starts, strict=True)
+        if compression_of(start)
+    ]
     if not compressed:
         return list(locations)
     if cache is None:
         raise ArgumentError(
-            f"{compressed[0]} is compressed, so that no row can be read without those before it; pass cache=FOLDER, a "
-            "local folder for its decompressed content, or decompress it",
+            f"{compressed[0]} is compressed, so that no row can be read without "
+            "those before it; pass cache=FOLDER, a local folder for its decompressed "
+            "content, or decompress it",
             argument="cache",
         )
     parent = local_folder("cache", cache)
     folder = private_folder(parent, _FOLDER)
     sweep(folder)
     known = files.identities(compressed)
-    paths = {location: folder / _name(identity) for location, identity in zip(compressed, known, strict=True)}
+    paths = {
+        location: folder / _name(identity)
+        for location, identity in zip(compressed, known, strict=True)
+    }
     missing = [
         (location, identity.size)
         for location, identity in zip(compressed, known, strict=True)
         if not _is_whole(paths[location])
     ]
-    with progress_bar("decompress", sum(size for _, size in missing), "B", progress) as done:
+    with progress_bar(
+        "decompress", sum(size for _, size in missing), "B", progress
+    ) as done:
         for location, size in missing:
             try:
                 make_private_folder(parent, _FOLDER)
@@ -76,7 +95,9 @@ def decompressed(files: Files, locations: Sequence[str], cache: Any, progress: b
 
 def _name(identity: FileIdentity) -> str:
     name = file_name(identity.location)
-    return f"{digest_of(identity)}-{name.rpartition('.')[0][:_LONGEST_NAME] or 'file'}"
+    return (
+        f"{digest_of(identity)}-{name.rpartition('.')[0][:_LONGEST_NAME] or 'file'}"
+    )
 
 
 def _decompress(files: Files, location: str, size: int, path: Path) -> None:
@@ -85,7 +106,9 @@ def _decompress(files: Files, location: str, size: int, path: Path) -> None:
 
     digest = hashlib.sha256()
     with whole_file(path, 0o600) as out:
-        for block in decompress(io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW), location, size):
+        for block in decompress(
+            io.BufferedReader(RangeFile(size, {}, fetch), _WINDOW), location, size
+        ):
             digest.update(block)
             out.write(block)
     _describe(path, digest.hexdigest())
@@ -104,20 +127,32 @@ def _is_whole(path: Path) -> bool:
     """Whether a content is there and undamaged; says so if it is damaged."""
     digest = ""
     try:
-        with os.fdopen(open_kept(path.with_name(f"{path.name}.sha256")), "rb") as described:
+        with os.fdopen(
+            open_kept(path.with_name(f"{path.name}.sha256")), "rb"
+        ) as described:
             digest, *stamp = json.loads(described.read(_LONGEST))
         with os.fdopen(open_kept(path), "rb") as file:
             now = [*_stamp(os.fstat(file.fileno()))]
             if stamp == now:
                 return True
-            same = stamp[:1] == now[:1] and hashlib.file_digest(file, "sha256").hexdigest() == digest
-            problem = "" if same else "its size or digest is wrong"
+            same = (
+                stamp[:1] == now[:1]
+                and hashlib.file_digest(file, "sha256").hexdigest() == digest
+            )
+            if same:
+                problem = ""
+            else:
+                problem = "its size or digest is wrong"
     except FileNotFoundError:
         return False
     except (OSError, ValueError, TypeError, RecursionError) as error:
         problem = str(error)
     if problem:
-        log.warning("%s: this decompressed content is damaged (%s) and is made again", path, problem)
+        log.warning(
+            "%s: this decompressed content is damaged (%s) and is made again",
+            path,
+            problem,
+        )
         return False
     with suppress(OSError):
         _describe(path, digest)

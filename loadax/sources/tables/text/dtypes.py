@@ -24,16 +24,22 @@ def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:
     if dtypes is None:
         return {}
     if not isinstance(dtypes, Mapping):
-        raise ArgumentError(f"dtypes={shown(dtypes)}: pass a dict such as {{'x': 'float32'}}")
+        raise ArgumentError(
+            f"dtypes={shown(dtypes)}: pass a dict such as {{'x': 'float32'}}"
+        )
     types = {}
     for name, value in dtypes.items():
         dtype = checked_dtype(f"dtypes[{name!r}]", value)
         if dtype.kind not in ("biufU" if text else "biuf") or dtype == np.float16:
             raise ArgumentError(
-                f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, such as 'float32'"
-                f"{', or str' if text else ''}; a map can cast to others"
+                f"dtypes[{name!r}]={shown(value)}: pass a dtype of numbers or bools, "
+                f"such as 'float32'{', or str' if text else ''}; a map can cast to "
+                "others"
             )
-        types[name] = pa.string() if dtype.kind == "U" else pa.from_numpy_dtype(dtype)
+        if dtype.kind == "U":
+            types[name] = pa.string()
+        else:
+            types[name] = pa.from_numpy_dtype(dtype)
     return types
 
 
@@ -45,15 +51,25 @@ def with_types(schema: Any, types: Mapping[str, Any], names: Sequence[str]) -> A
     """
     check_columns(types, schema.names)
     known = {name: schema.field(name).type for name in names}
-    return pa.schema([(name, _innermost(kind, types.get(name, kind))) for name, kind in known.items()])
+    return pa.schema(
+        [
+            (name, _innermost(kind, types.get(name, kind)))
+            for name, kind in known.items()
+        ]
+    )
 
 
 def check_columns(types: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raises an error for the type of a column that does not exist."""
     for name in types:
         if name not in names:
-            raise ArgumentError(f"dtypes: there is no column {name!r}; there are {list(names)}", argument="dtypes")
+            raise ArgumentError(
+                f"dtypes: there is no column {name!r}; there are {list(names)}",
+                argument="dtypes",
+            )
 
 
 def _innermost(kind: Any, other: Any) -> Any:
-    return pa.list_(_innermost(kind.value_type, other)) if is_list(kind) and kind != other else other
+    if is_list(kind) and kind != other:
+        return pa.list_(_innermost(kind.value_type, other))
+    return other

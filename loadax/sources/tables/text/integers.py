@@ -20,7 +20,12 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG = b"0" * 16  # digits of `FIRST_ROUNDED`
 
 
-def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int], str], is_sample: bool) -> None:
+def refuse_rounded(
+    lines: Sequence[memoryview],
+    table: Any,
+    where: Callable[[int], str],
+    is_sample: bool,
+) -> None:
     """Raises an error if float64 rounds an integer of a line of JSON.
 
     Args:
@@ -31,21 +36,43 @@ def refuse_rounded(lines: Sequence[memoryview], table: Any, where: Callable[[int
     """
     if not table.num_columns or _LONG not in b" ".join(lines).translate(_DIGITS):
         return
-    columns = [field for field in table.schema if any(map(has_large, table.column(field.name).chunks))]
-    rows = [json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal) for line in (lines if columns else ())]
+    columns = [
+        field
+        for field in table.schema
+        if any(map(has_large, table.column(field.name).chunks))
+    ]
+    rows = [
+        json.loads(bytes(line).removeprefix(BOM), parse_int=Decimal)
+        for line in (lines if columns else ())
+    ]
     for field in columns:
-        numbers = [(index, *leaf) for index, row in enumerate(rows) for leaf in _floats(row, field, field.name)]
-        integers = [(index, path, number) for index, path, number in numbers if isinstance(number, Decimal)]
+        numbers = [
+            (index, *leaf)
+            for index, row in enumerate(rows)
+            for leaf in _floats(row, field, field.name)
+        ]
+        integers = [
+            (index, path, number)
+            for index, path, number in numbers
+            if isinstance(number, Decimal)
+        ]
         alone = is_sample and len(integers) == len(numbers)
         for index, path, number in sorted(integers, key=lambda each: -abs(each[-1])):
-            if number == Decimal(float(number)) and not (alone and not -(1 << 63) <= number < 1 << 63):
+            if number == Decimal(float(number)) and not (
+                alone and not -(1 << 63) <= number < 1 << 63
+            ):
                 continue
-            remedy = f"state its type: dtypes={{{path!r}: 'uint64'}} if all fit it, or 'float64' to round it"
+            remedy = (
+                f"state its type: dtypes={{{path!r}: 'uint64'}} if all fit it, or "
+                "'float64' to round it"
+            )
             if "struct" in str(field.type):
-                remedy = "write it as a text, or with a fraction (.0) if it may be rounded"
+                remedy = (
+                    "write it as a text, or with a fraction (.0) if it may be rounded"
+                )
             raise SourceError(
-                f"{where(index)}: column {path!r} has the integer {shown(int(number))}, which float64 may round; "
-                f"{remedy}"
+                f"{where(index)}: column {path!r} has the integer "
+                f"{shown(int(number))}, which float64 may round; {remedy}"
             )
 
 
@@ -55,16 +82,24 @@ def has_large(array: Any) -> bool:
         return any(map(has_large, array.flatten()))
     if is_list(array.type):
         return has_large(array.flatten())
-    largest = compute.max(compute.abs(array)).as_py() if pa.types.is_floating(array.type) else None
+    if pa.types.is_floating(array.type):
+        largest = compute.max(compute.abs(array)).as_py()
+    else:
+        largest = None
     return largest is not None and largest >= FIRST_ROUNDED
 
 
-def _floats(row: dict[str, Any], field: Any, path: str) -> Iterator[tuple[str, float | Decimal]]:
+def _floats(
+    row: dict[str, Any], field: Any, path: str
+) -> Iterator[tuple[str, float | Decimal]]:
     """The numbers of a field that became floats, integers as decimals, each with the path of its leaf."""
-    kind, values = field.type, [row.get(field.name)]
+    kind = field.type
+    values = [row.get(field.name)]
     while is_list(kind):
         kind = kind.value_type
-        values = [entry for value in values if isinstance(value, list) for entry in value]
+        values = [
+            entry for value in values if isinstance(value, list) for entry in value
+        ]
     for value in values:
         if isinstance(value, dict) and pa.types.is_struct(kind):
             for member in kind:

@@ -20,7 +20,14 @@ from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
 from loadax.sources.expand import expand
-from loadax.sources.file_index import RecordFormat, Scan, check_records, index_files, merge_records, record_entry
+from loadax.sources.file_index import (
+    RecordFormat,
+    Scan,
+    check_records,
+    index_files,
+    merge_records,
+    record_entry,
+)
 from loadax.sources.format import RecordOptions
 from loadax.sources.shards.records import Records
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file
@@ -33,10 +40,12 @@ from loadax.sources.tables.text.format import JSONL
 from loadax.sources.tables.text.integers import refuse_rounded
 
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
-_SAMPLED = 1024  # rows from which types are inferred: the first ones, and as many evenly spaced ones
+# rows from which types are inferred: the first ones, and as many evenly spaced ones
+_SAMPLED = 1024
 _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
-_DEEPEST = 100  # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
+# levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
+_DEEPEST = 100
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
@@ -51,10 +60,21 @@ class JsonlSource(BaseSource):
         leaves: Leaves to read.
     """
 
-    def __init__(self, lines: "_Lines", schema: Any, inferred: Sequence[str], leaves: TableLeaves):
-        self._lines, self._schema, self._inferred, self._leaves = lines, schema, inferred, leaves
+    def __init__(
+        self,
+        lines: "_Lines",
+        schema: Any,
+        inferred: Sequence[str],
+        leaves: TableLeaves,
+    ):
+        self._lines = lines
+        self._schema = schema
+        self._inferred = inferred
+        self._leaves = leaves
         self.traits = leaves.empty.traits._replace(
-            reads_columns=False, concurrent_reads=lines.records.concurrent_reads, attributes=leaves.attributes
+            reads_columns=False,
+            concurrent_reads=lines.records.concurrent_reads,
+            attributes=leaves.attributes,
         )
 
     def __len__(self) -> int:
@@ -77,7 +97,9 @@ class JsonlSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """File of a row, with the bytes of its line."""
         row = int(check_rows([row], len(self))[0])
-        return self._lines.records.locate(int(self._lines.begins[row]), int(self._lines.sizes[row]))
+        return self._lines.records.locate(
+            int(self._lines.begins[row]), int(self._lines.sizes[row])
+        )
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, len(self))
@@ -89,14 +111,21 @@ class JsonlSource(BaseSource):
         rows = check_rows(visits.rows, len(self))
         return self._tree(rows).examples(np.arange(len(rows)))
 
-    def read_parts(self, rows: Integers, starts: Integers, lengths: Integers, wanted: Sequence[bool]) -> LeafArrays:
+    def read_parts(
+        self,
+        rows: Integers,
+        starts: Integers,
+        lengths: Integers,
+        wanted: Sequence[bool],
+    ) -> LeafArrays:
         rows = check_rows(rows, len(self))
         return self._tree(rows).parts(np.arange(len(rows)), starts, lengths, wanted)
 
     def _tree(self, rows: Integers) -> ColumnTree:
         if not len(rows):
             return self._leaves.empty
-        lines, where = self._lines.read(rows), partial(self._lines.text, rows)
+        lines = self._lines.read(rows)
+        where = partial(self._lines.text, rows)
         try:
             table = parse(lines, self._schema)
         except (pa.ArrowException, UnicodeDecodeError):
@@ -129,15 +158,25 @@ class _Lines(NamedTuple):
         begin = int(self.begins[rows[index]])
         (location,) = self.records.locate(begin, 1)
         assert location.first is not None
-        start, before = begin - location.first, 0
+        start = begin - location.first
+        before = 0
         for low in range(start, begin, _WINDOW):
-            (window,) = self.records.read(np.array([low]), np.array([min(_WINDOW, begin - low)]))
-            before += int(np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE))
+            (window,) = self.records.read(
+                np.array([low]), np.array([min(_WINDOW, begin - low)])
+            )
+            before += int(
+                np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
+            )
         return f"{location.file}, line {before + 1}{self.records.by_index}"
 
 
 def open_jsonl(
-    paths: Any, options: RecordOptions, columns: Any = None, dtypes: Any = None, nulls: Any = None, classes: Any = None
+    paths: Any,
+    options: RecordOptions,
+    columns: Any = None,
+    dtypes: Any = None,
+    nulls: Any = None,
+    classes: Any = None,
 ) -> JsonlSource:
     """Opens files of JSON lines; see `loadax.from_jsonl`.
 
@@ -148,20 +187,41 @@ def open_jsonl(
     """
     types = arrow_types(dtypes, text=False)
     files = files_with_cache(options.cache, options.cache_bytes)
-    locations = decompressed(files, expand(paths, JSONL, files), options.cache, options.progress)
+    locations = decompressed(
+        files, expand(paths, JSONL, files), options.cache, options.progress
+    )
     entry = index_files(RECORDS, files, locations, options)
-    counts, begins, sizes = (entry.arrays[name] for name in ("lines", "begins", "sizes"))
+    counts, begins, sizes = (
+        entry.arrays[name] for name in ("lines", "begins", "sizes")
+    )
     if not len(begins):
-        raise SourceError(f"{locations[0]}: there are no lines; a row is a line with a JSON object")
+        raise SourceError(
+            f"{locations[0]}: there are no lines; a row is a line with a JSON object"
+        )
     records = Records(files, locations, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
     schema = _infer(lines, columns, types)
     names = column_names(columns, schema.names)
     chosen = with_types(schema, types, names)
-    inferred = [field.name for field in chosen if field.name not in types and "double" in str(field.type)]
-    call = Call("from_jsonl", "paths", "pyarrow.json.read_json(paths)", tuple(names), has_dtypes=True)
+    inferred = [
+        field.name
+        for field in chosen
+        if field.name not in types and "double" in str(field.type)
+    ]
+    call = Call(
+        "from_jsonl",
+        "paths",
+        "pyarrow.json.read_json(paths)",
+        tuple(names),
+        has_dtypes=True,
+    )
     with naming_file(locations[0]):
-        return JsonlSource(lines, chosen, inferred, TableLeaves(chosen, call, nulls, classes, lambda _: ()))
+        return JsonlSource(
+            lines,
+            chosen,
+            inferred,
+            TableLeaves(chosen, call, nulls, classes, lambda _: ()),
+        )
 
 
 def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
@@ -170,12 +230,20 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     Raises:
         pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
     """
-    lines = [line[len(BOM) :] if line[:1] == BOM[:1] and line[:3] == BOM else line for line in lines]
+    lines = [
+        line[len(BOM) :] if line[:1] == BOM[:1] and line[:3] == BOM else line
+        for line in lines
+    ]
     content = b"\n".join(lines)
-    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(map(_is_deep, lines)):
-        raise pa.ArrowInvalid(f"lists and objects are nested more than {_DEEPEST} levels deep")
+    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(
+        map(_is_deep, lines)
+    ):
+        raise pa.ArrowInvalid(
+            f"lists and objects are nested more than {_DEEPEST} levels deep"
+        )
     if not content.isascii():
-        str(content, "utf-8")  # Arrow takes other bytes too, and fails when they become text
+        # Arrow takes other bytes too, and fails when they become text
+        str(content, "utf-8")
     # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines. This is
     # checked before, since Arrow crashes where there are only nulls.
     if not all(map(_is_braced, lines)):
@@ -184,12 +252,15 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
         io.BytesIO(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
         arrow_json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
+            explicit_schema=schema,
+            unexpected_field_behavior="infer" if schema is None else "ignore",
         ),
     )
     if table.num_rows != len(lines):
         raise pa.ArrowInvalid("a line has several values, or none")
-    return table if schema is None else table.select(schema.names)
+    if schema is None:
+        return table
+    return table.select(schema.names)
 
 
 def _is_braced(line: memoryview) -> bool:
@@ -215,11 +286,17 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
     try:
         parse([line], schema)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        problem, remedy = str(error), "correct the line, or leave it out"
+        problem = str(error)
+        remedy = "correct the line, or leave it out"
         try:
-            if not _is_deep(line) and isinstance(json.loads(bytes(line)), dict) and schema is not None:
+            if (
+                not _is_deep(line)
+                and isinstance(json.loads(bytes(line)), dict)
+                and schema is not None
+            ):
                 remedy = (
-                    "correct the line, or state a type that all rows have by dtypes=, such as 'uint64' or 'float64'"
+                    "correct the line, or state a type that all rows have by "
+                    "dtypes=, such as 'uint64' or 'float64'"
                 )
         except ValueError as fault:
             problem = f"it is not JSON: {fault}"
@@ -245,8 +322,11 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
     if rows is None:
         count = len(all_lines.begins)
         sampled = min(_SAMPLED, count)
-        rows = np.unique([*range(sampled), *np.linspace(0, count - 1, sampled).astype(np.int64)])
-    lines, where = all_lines.read(rows), partial(all_lines.text, rows)
+        rows = np.unique(
+            [*range(sampled), *np.linspace(0, count - 1, sampled).astype(np.int64)]
+        )
+    lines = all_lines.read(rows)
+    where = partial(all_lines.text, rows)
     try:
         table = parse(lines)
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -256,20 +336,37 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
             if not any(whole):
                 refuse_line(lines[first], None, partial(where, first))
             log.warning(
-                "%s can't be read%s; reading such a row is an error: correct the line, or leave it out",
+                "%s can't be read%s; reading such a row is an error: correct the "
+                "line, or leave it out",
                 where(first),
-                f", nor {whole.count(False) - 1} more of {len(whole)} lines" if whole.count(False) > 1 else "",
+                f", nor {whole.count(False) - 1} more of {len(whole)} lines"
+                if whole.count(False) > 1
+                else "",
             )
             return _infer(all_lines, columns, typed, rows[np.array(whole)])
         # Each line parses alone, so one has another type than a line before it.
-        differing = bisect_left(range(1, len(lines)), True, key=lambda last: not _parses(lines[: last + 1])) + 1
+        differing = (
+            bisect_left(
+                range(1, len(lines)),
+                True,
+                key=lambda last: not _parses(lines[: last + 1]),
+            )
+            + 1
+        )
         reason = str(error).partition(" in row ")[0]
         raise SourceError(
-            f"{where(differing)}: {reason}; correct the line: all rows of a column must have one type"
+            f"{where(differing)}: {reason}; correct the line: all rows of a column "
+            "must have one type"
         ) from error
-    inferred = [name for name in column_names(columns, table.column_names) if name not in typed]
+    inferred = [
+        name
+        for name in column_names(columns, table.column_names)
+        if name not in typed
+    ]
     refuse_rounded(lines, table.select(inferred), where, True)
-    return pa.schema([pa.field(field.name, _without_times(field.type)) for field in table.schema])
+    return pa.schema(
+        [pa.field(field.name, _without_times(field.type)) for field in table.schema]
+    )
 
 
 def _without_times(kind: Any) -> Any:
@@ -278,36 +375,58 @@ def _without_times(kind: Any) -> Any:
     if pa.types.is_list(kind):
         return pa.list_(_without_times(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _without_times(field.type)) for field in kind])
+        return pa.struct(
+            [pa.field(field.name, _without_times(field.type)) for field in kind]
+        )
     return kind
 
 
 def _scan(location: str, size: int) -> Scan[Entry]:
     """Finds the lines of a file that are not blank."""
-    begins, sizes = [], []
-    open_line, open_byte = 0, 0  # offset of the line that a window leaves open, and the first byte of it
+    begins = []
+    sizes = []
+    # offset of the line that a window leaves open, and the first byte of it
+    open_line = 0
+    open_byte = 0
     for low in range(0, size, _WINDOW):
-        content = np.frombuffer((yield low, min(low + _WINDOW, size))[:_WINDOW], np.uint8)
-        encoding = None if low else encoding_of(bytes(content[:4]))
+        content = np.frombuffer(
+            (yield low, min(low + _WINDOW, size))[:_WINDOW], np.uint8
+        )
+        if low:
+            encoding = None
+        else:
+            encoding = encoding_of(bytes(content[:4]))
         if encoding not in (None, "utf-8-sig"):
             name = encoding.upper()
             raise SourceError(
-                f"{location}: the file is in {name}; write it in UTF-8: iconv -f {name} -t UTF-8 {location}"
+                f"{location}: the file is in {name}; write it in UTF-8: iconv -f "
+                f"{name} -t UTF-8 {location}"
             )
         ends = np.flatnonzero(content == _NEWLINE) + low
         if low + len(content) == size and (not len(ends) or ends[-1] < size - 1):
             ends = np.append(ends, size)
         starts = np.concatenate([[open_line], ends[:-1] + 1])[: len(ends)]
         lengths = ends - starts
-        first = np.where(starts < low, open_byte, content[np.clip(starts - low, 0, len(content) - 1)])
-        open_line = int(ends[-1]) + 1 if len(ends) else open_line
+        first = np.where(
+            starts < low,
+            open_byte,
+            content[np.clip(starts - low, 0, len(content) - 1)],
+        )
+        if len(ends):
+            open_line = int(ends[-1]) + 1
         if low <= open_line < low + len(content):
             open_byte = int(content[open_line - low])
         # "\r" is the whole of a blank line of Windows. Longer ones of spaces are refused when they are read.
         filled = (lengths > 1) | ((lengths == 1) & (first != ord("\r")))
         begins.append(starts[filled].astype(np.int64))
         sizes.append(lengths[filled].astype(np.int64))
-    return record_entry("lines", *(np.concatenate([np.empty(0, np.int64), *parts]) for parts in (begins, sizes)))
+    return record_entry(
+        "lines",
+        *(
+            np.concatenate([np.empty(0, np.int64), *parts])
+            for parts in (begins, sizes)
+        ),
+    )
 
 
 def _check(entry: Entry, sizes: Integers) -> None:
