@@ -155,8 +155,8 @@ def test_remote_files_need_an_index_folder_in_a_run_of_several_processes(
 ) -> None:
     path = sample.file(tmp_path / f"a{sample.ending}", [3, 1, 4])
     url = f"{range_server.url}/{path.name}"
-    for module in ("file_index", "kept_pass"):
-        monkeypatch.setattr(f"loadax.kept.{module}.this_process", lambda: Process(1, 4))
+    for module in ("sources.file_index", "kept.kept_pass"):
+        monkeypatch.setattr(f"loadax.{module}.this_process", lambda: Process(1, 4))
     assert sample.numbers(path) == [3, 1, 4]
     message = (
         rf"{sample.function}\(\) without index=, in a run of 4 processes: each would read all 1 files; pass index="
