@@ -195,14 +195,14 @@ class MapTransform(Protocol):
     """As `grain.transforms.Map`."""
 
     def map(self, element: Any, /) -> Any:
-        """What becomes of an example."""
+        """Fate of an example."""
 
 
 class RandomMapTransform(Protocol):
     """As `grain.transforms.RandomMap`."""
 
     def random_map(self, element: Any, rng: np.random.Generator, /) -> Any:
-        """What becomes of an example."""
+        """Fate of an example."""
 
 
 class FilterTransform(Protocol):

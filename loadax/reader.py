@@ -177,7 +177,7 @@ class Reader:
 
     @cached_property
     def traits(self) -> Traits:
-        """What mapped rows are like. Padding and selections of leaves don't count as maps: some sources do them."""
+        """Traits of mapped rows. Padding and selections of leaves don't count as maps: some sources do them."""
         traits = self.source.traits
         if not self.maps:
             return traits
@@ -272,7 +272,7 @@ class Reader:
         return self._read_examples(visits, self.source.lend_examples).items
 
     def results(self, visits: Visits) -> list[Tree]:
-        """What the last map, a per-row one, returns for the examples at `visits`, which its function may still hold."""
+        """Results of the last map, a per-row one, for the examples at `visits`, which its function may still hold."""
         mapped = self._apply_maps(self.read_source(visits), visits, stacked=False)
         if isinstance(mapped, Examples):
             return mapped.items

@@ -1,4 +1,4 @@
-"""What commands write to stdout and stderr, and which errors end a command without a text of their own."""
+"""Output of commands on stdout and stderr, and which errors end a command without a text of their own."""
 
 import os
 import sys

@@ -277,7 +277,7 @@ class ConcatenatedSource(BaseSource):
         dtype: Any,
         known: Callable[[Reader, Integers], Array | None],
     ) -> Array | None:
-        """What the parts know of rows; None if one does not."""
+        """Values that the parts know of rows; None if one does not."""
         out = np.empty(len(rows), dtype)
         for part, positions, inner in self._owned(rows):
             values = known(part, inner)

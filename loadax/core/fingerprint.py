@@ -233,7 +233,7 @@ class _Walk:
         return parts
 
     def _additions(self, value: Any, above: tuple[Any, ...]) -> Any:
-        """What a subclass of a plain type adds to a value: its class and attributes."""
+        """Parts that a subclass of a plain type adds to a value: its class and attributes."""
         kind = type(value)
         if kind in _BARE:
             return None
@@ -422,7 +422,7 @@ class _Walk:
         return found
 
     def _imports(self, imports: Iterable[Import], known: dict[str, Any]) -> Any:
-        """What a function imports when it is called, which is imported now: the result is the same before a call."""
+        """Modules that a function imports when called, imported now, so that the result is the same before a call."""
         names = [
             _absolute(one, str(known.get("__package__") or "")) for one in imports
         ]

@@ -28,7 +28,7 @@ _SEEDS = (
 
 
 class Stage(NamedTuple):
-    """What makes a value of the row: the source, or a map.
+    """The maker of a value of the row: the source, or a map.
 
     Args:
         name: Name for messages.

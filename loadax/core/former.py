@@ -1,4 +1,4 @@
-"""What loadax 0.1.0 called things that have other names in files today."""
+"""Names that loadax 0.1.0 gave to things that have other names in files today."""
 
 import re
 from typing import Any

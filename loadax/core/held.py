@@ -1,4 +1,4 @@
-"""What an object holds: attributes, entries, closures, the globals that its code names, and what these hold in turn."""
+"""Objects inside an object: attributes, entries, closures, globals that its code names, and what these hold in turn."""
 
 import gc
 import io

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 @cache
 def replacements(owner: str) -> dict[str, str]:
-    """What to write instead of each name, of the tables of `replacements.toml` whose title names the owner.
+    """Replacements of each name, of the tables of `replacements.toml` whose title names the owner.
 
     Args:
         owner: A class, for its attributes; `"Dataloader()"` or `"Dataset.verb()"`, for arguments.

@@ -1,4 +1,4 @@
-"""What tokenizers of other libraries serialise to, without importing these libraries."""
+"""Serialised tokenizers of other libraries, without importing these libraries."""
 
 from typing import Any
 

@@ -184,7 +184,7 @@ def delete_folder(path: Path) -> None:
 
 
 def stamp_of(path: Path) -> tuple[int, int] | None:
-    """What changes whenever a file is written; None if there is none."""
+    """A stamp that changes whenever a file is written; None if there is none."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_mtime_ns

@@ -16,7 +16,7 @@ _ENCODING = "utf-8", "surrogatepass"  # of any str
 
 
 def shared_strings(rows: Any) -> Any:
-    """What to pickle in place of an array: `SharedStrings` if all entries are `str`, or all `bytes`; else the array."""
+    """The object to pickle for an array: `SharedStrings` if all entries are `str`, or all `bytes`; else the array."""
     one_by_one = (
         isinstance(rows, np.ndarray) and rows.dtype == object and rows.ndim == 1
     )

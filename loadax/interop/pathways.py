@@ -125,7 +125,7 @@ class ColocatedIterator(Iterator[Tree]):
 
 
 class _Host:
-    """What each host runs. Not final: JAX makes a class of it."""
+    """The program of each host. Not final: JAX makes a class of it."""
 
     def __init__(self, arguments: LoaderArguments, skips: Any):
         self._given = arguments, skips

@@ -1,1 +1,1 @@
-"""What loadax keeps for later: index folders, and passes over all rows, cut into parts that processes share."""
+"""Data kept for later: index folders, and passes over all rows, cut into parts that processes share."""

@@ -76,7 +76,7 @@ class IndexFolder:
         return self._folder / f"{name}-{digest}.parts"
 
     def stamp(self, name: str) -> tuple[int, int] | None:
-        """What changes whenever an entry is written; None if there is none."""
+        """A stamp that changes whenever an entry is written; None if there is none."""
         return stamp_of(self.path(name))
 
     def get(

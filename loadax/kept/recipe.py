@@ -41,7 +41,7 @@ _loading = threading.Lock()  # a worker with several threads loads a recipe once
 
 
 class Work(Protocol):
-    """What a pass computes of each part: a pure function of the part's number, that can be pickled."""
+    """The work of a pass on each part: a pure function of the part's number, that can be pickled."""
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ class Work(Protocol):
 
 
 class Recipe(NamedTuple):
-    """What a task knows of the file of its recipe.
+    """Address of the file of a recipe, as a task has it.
 
     Args:
         path: Path of the file.

@@ -226,7 +226,7 @@ class LoaderChain:
         }
 
     def _of(self, step: Any, function: Callable[[Dataloader, int], Any]) -> Any:
-        """What a function returns of the loader of a step, and the step in it."""
+        """Calls `function(loader, local_step)` for the loader that serves `step`."""
         phase, local = self._phases.check(integer("step", step, most=None))
         return function(self.loaders[phase], local)
 

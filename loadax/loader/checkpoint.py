@@ -89,7 +89,7 @@ def check_folder(method: str, folder: Any, wanted: type[Any]) -> None:
 
 
 async def returned(writing: Awaitable[None]) -> Awaitable[None]:
-    """What is awaited twice, as Orbax does."""
+    """An awaitable that is awaited twice, as Orbax does."""
     return writing
 
 

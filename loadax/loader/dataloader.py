@@ -469,7 +469,7 @@ class Dataloader:
         return Lease([self._leased()], self._phases, start)
 
     def _leased(self) -> "LeasedRun":
-        """What a lease hands out of this loader."""
+        """The part of this loader that a lease hands out."""
         from loadax.loader.lease import leased_run
 
         self._refuse_stream("lease()")

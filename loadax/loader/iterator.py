@@ -93,7 +93,7 @@ class DataIterator:
         before: Stretch | None = None,
         earlier: RunMonitor | None = None,
     ) -> Stretch:
-        """What reads from a step on; see `_open`."""
+        """The stretch that reads from a step on; see `_open`."""
         phase, local = self._phases.locate(step)
         first = self._phases.first_steps[phase]
         target = self._targets[phase]

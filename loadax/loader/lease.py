@@ -40,7 +40,7 @@ class Leased(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """What a process has finished of the rows that it is responsible for.
+    """Rows that a process has finished, of those that it is responsible for.
 
     Args:
         batch_size: Rows of a global batch.
@@ -88,7 +88,7 @@ class LeasedRun(NamedTuple):
 def leased_run(
     pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]
 ) -> LeasedRun:
-    """What a lease hands out of a loader.
+    """The part of a loader that a lease hands out.
 
     Args:
         pipeline: Pipeline of the loader.
@@ -444,7 +444,7 @@ def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
 def _progress(
     runs: Sequence[LeasedRun], phases: Phases, start: Any
 ) -> list[list[_Progress]]:
-    """What the processes that saved these states have finished of each loader, together.
+    """Rows of each loader that the processes that saved these states have finished, together.
 
     Raises:
         StateError: If a state belongs to other data, or they are not those of all processes.
@@ -479,7 +479,7 @@ def _progress(
 def _progress_of_process(
     runs: Sequence[LeasedRun], phases: Phases, state: Any
 ) -> list[_Progress]:
-    """What one process has finished of each loader that it has begun."""
+    """Rows of each loader that one process has finished, of those that it has begun."""
     if len(runs) == 1 and not (isinstance(state, Mapping) and PHASES in state):
         return [_progress_of(runs[0], state)]
     states = phases.states_of(state)

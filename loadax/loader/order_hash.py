@@ -38,7 +38,7 @@ class OrderHash:
         return [*self._hashes(epoch, position)[2]]
 
     def schedule(self, epoch: int, position: int) -> list[Any]:
-        """What of a schedule determines an epoch, beside the order."""
+        """The part of a schedule that determines an epoch, beside the order."""
         return self._hashes(epoch, position)[3]
 
     def _hashes(

@@ -475,7 +475,7 @@ def make_pipeline(arguments: LoaderArguments) -> BatchPipeline:
 
 
 def _chosen_steps(steps: StepArguments) -> tuple[StepsChoice | None, Schedule[int]]:
-    """What decides the steps, if it is not a number of rows, and the numbers of rows by step."""
+    """The value that decides the steps, if it is not a number of rows, and the numbers of rows by step."""
     size = steps.batch_size
     if not isinstance(size, int | type) and isinstance(size, StepsChoice):
         return size, ((0, 1),)
@@ -511,7 +511,7 @@ def _check_chosen(steps: StepArguments, place: PlaceArguments) -> None:
 def _unreadable(
     errors: ErrorArguments, dataset: Dataset
 ) -> tuple["MaskErrors | None", Integers]:
-    """What to do with rows that can't be read, and the rows that are never read."""
+    """Handling of rows that can't be read, and the rows that are never read."""
     if (
         isinstance(errors.on_error, str)
         and errors.on_error == "raise"

@@ -123,7 +123,7 @@ class Lanes(Protocol):
         """Whether a step that was read is part of the run, by the lanes of this process alone."""
 
     def state(self, step: int) -> dict[str, Any]:
-        """What a state before a step says of them, as JSON."""
+        """The part of a state before a step that is about them, as JSON."""
 
     def close(self) -> None:
         """Ends all reading."""
@@ -148,7 +148,7 @@ class RowCache(Protocol):
     """A dataset in the memory of the devices."""
 
     def gather(self, shard: HostShard) -> CachedRows:
-        """What gathers batches of a shard from it."""
+        """A function that gathers batches of a shard from it."""
 
 
 class RowFailures(Protocol):
@@ -248,7 +248,7 @@ class DeviceProgram(Protocol):
 
 
 class DeviceFunction(Protocol):
-    """What the devices apply to each row of a placed batch: `device_map`."""
+    """The function that the devices apply to each row of a placed batch: `device_map`."""
 
     def on(self, shard: HostShard) -> DeviceProgram:
         """The program for batches of a shard.

@@ -30,7 +30,7 @@ ReadParts = Callable[[Sequence[PartsRequest]], list[list[NDArray[Any] | None]]]
 
 
 class Filling(NamedTuple):
-    """What is in rows beside the entries of documents.
+    """Leaves of rows beside the entries of documents.
 
     Args:
         value: Value of the padding of the documents' leaves; or a dict of values by leaf, 0 for the others.
@@ -44,7 +44,7 @@ class Filling(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What a leaf of the rows shows.
+    """Content of a leaf of the rows.
 
     Args:
         group: Index of its budget.

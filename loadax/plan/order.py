@@ -27,7 +27,7 @@ _SHOWN_PARTS = 8
 
 
 class BaseOrder:
-    """What orders are like that neither shuffle nor mix: position p is row p. Each order replaces what it changes."""
+    """Traits of orders that neither shuffle nor mix: position p is row p. Each order replaces what it changes."""
 
     size: Any
     mixes = False
@@ -103,7 +103,7 @@ class VerbOrder(BaseOrder):
 
     @abstractmethod
     def _described(self) -> tuple[list[Any], str]:
-        """What `describe` and `text` say of this verb."""
+        """The verb and its arguments, for `describe` and `text`."""
 
     def describe(self) -> list[Any]:
         return [*self.parent.describe(), self._described()[0]]

@@ -29,7 +29,7 @@ ADDED = ("segment_ids", "positions", "loss_mask")
 
 
 class PackOptions(NamedTuple):
-    """What decides the packed rows, besides the lengths of the documents.
+    """Settings that decide the packed rows, besides the lengths of the documents.
 
     Args:
         seq_lens: Entries of a row, by leaf; or one of the name `ALL`.

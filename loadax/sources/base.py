@@ -90,7 +90,7 @@ MapChild = Callable[[Child], "BaseSource"]
 
 @final
 class Traits(NamedTuple):
-    """What a source is like, for its whole life.
+    """Traits of a source, for its whole life.
 
     Args:
         reads_examples: Whether rows are read one by one, so that `read_examples` costs no more than `read` and shapes

@@ -104,7 +104,7 @@ def _expanded(text: str) -> list[str]:
 
 
 def _alternatives(found: re.Match[str]) -> tuple[int, Iterator[str]]:
-    """What a pair of braces stands for, and how many these are."""
+    """The texts that a pair of braces stands for, and how many these are."""
     if found["first"] is None:
         names = found["names"].split(",")
         return len(names), iter(names)

@@ -239,7 +239,7 @@ def check_wrapper(subject: Subject) -> None:
 
 
 def _claims(subject: Subject, child: Child) -> Iterator[tuple[str, Any, Any]]:
-    """What a wrapper says of itself and its rows, with what follows from what a child says."""
+    """Answers of a wrapper about itself and its rows, with what follows from what a child says."""
     source = subject.source
     inner = child.source
     first = child.first_row

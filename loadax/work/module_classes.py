@@ -21,7 +21,7 @@ _FIELD = (
 
 
 def with_fields(kind: Any, reduced: Any) -> Any:
-    """What pickles an object, as cloudpickle says, with the fields of a class of equinox that goes by value."""
+    """The reduction of an object, as cloudpickle says, with the fields of a class of equinox that goes by value."""
     is_module = isinstance(kind, type) and type(kind).__module__.startswith(
         "equinox."
     )

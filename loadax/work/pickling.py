@@ -152,7 +152,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         return reduced
 
     def _array(self, array: NDArray[Any]) -> Any:
-        """What pickles an array; None: what NumPy says."""
+        """The reduction of an array; None: that of NumPy."""
         extent = mapped_extent(array)
         if extent is not None:
             extent.check()
@@ -176,7 +176,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # pickle's hook is a
         return None
 
     def _view(self, array: NDArray[Any]) -> tuple[Any, ...] | None:
-        """What makes `np.ndarray` a view of the mapped file: shape, dtype, region, first byte, strides; None: copy."""
+        """The arguments of `np.ndarray` that make a view of the mapped file; None: it is copied."""
         mapped, memory = map_of(array)
         if (
             memory is None

@@ -66,7 +66,7 @@ Call: TypeAlias = Callable[[int, int], Sequence[Any]]
 
 
 class Raised(NamedTuple):
-    """What a task returns that has raised; whatever a future raises itself is a failure of its engine."""
+    """Result of a task that has raised; whatever a future raises itself is a failure of its engine."""
 
     error: Any
 

@@ -196,7 +196,7 @@ class Layout:
 
 
 class Sizes(NamedTuple):
-    """What the user says about chunks and shards.
+    """The user's wishes about chunks and shards.
 
     Args:
         chunk_rows: Rows per chunk of every array, of ragged leaves entries; None: the smallest power of two with at

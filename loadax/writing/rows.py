@@ -37,7 +37,7 @@ class Rows(Protocol):
 
     @property
     def attributes(self) -> Attributes:
-        """What the numbers of leaves mean."""
+        """Meaning of the numbers of leaves."""
 
     def __len__(self) -> int: ...
 

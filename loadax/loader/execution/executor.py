@@ -1,4 +1,4 @@
-"""What reads pieces: threads of this process by default, or worker processes, or other machines."""
+"""Readers of pieces: threads of this process by default, or worker processes, or other machines."""
 
 from collections.abc import Callable
 from functools import partial

@@ -16,7 +16,7 @@ _FRAMES = 8
 
 
 class Activity(NamedTuple):
-    """What a thread is doing.
+    """Activity of a thread.
 
     Args:
         what: "reads", "places" or "starts workers".
@@ -38,7 +38,7 @@ class Activity(NamedTuple):
 
 
 def waiting_text(step: int, activities: Mapping[int, Activity], now: float) -> str:
-    """What is being done for a step, a line each, with stacks.
+    """Activities for a step, a line each, with stacks.
 
     Args:
         step: Step that is waited for.

@@ -79,7 +79,7 @@ class LeafPlan:
 @final
 @dataclass(frozen=True)
 class Reading:
-    """What every host reads per step.
+    """Rows and bytes that every host reads per step.
 
     Args:
         rows: Rows of the batch.

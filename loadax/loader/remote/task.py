@@ -1,4 +1,4 @@
-"""What a worker of an executor runs: it opens the dataset of a recipe once, and fills pieces."""
+"""Code that a worker of an executor runs: it opens the dataset of a recipe once, and fills pieces."""
 
 import functools
 import hashlib

@@ -105,7 +105,7 @@ class EndAgreement:
         return verdict
 
     def waiting_text(self, step: int) -> str:
-        """What a step waits for."""
+        """Text: what a step waits for."""
         late = [
             process
             for process, progress in self._known.items()

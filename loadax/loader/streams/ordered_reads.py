@@ -12,7 +12,7 @@ from loadax.protocols import Array, Integers, Visits
 
 
 class PieceOfStreams(NamedTuple):
-    """What was read for a piece.
+    """Rows that were read for a piece.
 
     Args:
         visits: The visits of its rows, -1 for rows that lanes lack.

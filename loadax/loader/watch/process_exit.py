@@ -54,7 +54,7 @@ def ended_text(process: int, step: int, error: BaseException) -> str:
 
 @final
 class ProcessExit:
-    """What this process does when it exits with an error after it has begun runs with other hosts."""
+    """Actions of this process when it exits with an error after it has begun runs with other hosts."""
 
     def __init__(self) -> None:
         self._step: Callable[[], int] = lambda: 0  # of the latest run

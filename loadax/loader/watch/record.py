@@ -1,4 +1,4 @@
-"""What decides a run, as a record that every host publishes, and the text of how the records differ."""
+"""The record of all that decides a run, which every host publishes, and the text of how the records differ."""
 
 import json
 from collections.abc import Mapping

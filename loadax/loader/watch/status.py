@@ -14,7 +14,7 @@ _MOST = 8  # hosts that one host looks at
 
 
 class HostStatus(NamedTuple):
-    """What a host tells of its run, every few seconds.
+    """Status of a host's run, told every few seconds.
 
     Attributes:
         step: Next step.

@@ -19,7 +19,7 @@ _REMEDIES = {
 
 
 def map_function(given: Any, rng: bool) -> tuple[Any, bool]:
-    """What `map` applies, and whether it gets a generator: an object's `.random_map` always does.
+    """The function that `map` applies, and whether it gets a generator: an object's `.random_map` always does.
 
     Raises:
         ArgumentError: when it is a transform of another kind; says what to write.
@@ -34,7 +34,7 @@ def map_function(given: Any, rng: bool) -> tuple[Any, bool]:
 
 
 def filter_function(given: Any) -> Any:
-    """What `filter` asks.
+    """The question of `filter`.
 
     Raises:
         ArgumentError: when it is a transform of another kind; says what to write.

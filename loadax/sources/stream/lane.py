@@ -370,7 +370,7 @@ def _differ(leaf: Any, copy: Any) -> bool:
 def state_methods(
     iterator: Any,
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """What gives an iterator's state and sets it; None: it has no state."""
+    """Functions that give an iterator's state and set it; None: it has no state."""
     for get, restore in _METHODS:
         if hasattr(iterator, get) and hasattr(iterator, restore):
             return getattr(iterator, get), getattr(iterator, restore)

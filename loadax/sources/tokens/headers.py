@@ -33,7 +33,7 @@ _LONGEST_CONFIG = 1 << 16  # bytes of the description in a Mosaic shard
 
 
 class TokenHeader(NamedTuple):
-    """What a header says: the dtype of the tokens, and their first byte in the file. They end with the file."""
+    """Content of a header: the dtype of the tokens, and their first byte in the file. They end with the file."""
 
     dtype: np.dtype[Any]
     begin: int

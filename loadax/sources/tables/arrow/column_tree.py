@@ -81,7 +81,7 @@ class ColumnTree:
 
     @property
     def traits(self) -> Traits:
-        """What a source of these rows is like, but for the meaning of its numbers."""
+        """Traits of a source of these rows, but for the meaning of its numbers."""
         return Traits(
             reads_examples=self.is_ragged,
             reads_columns=self.is_numeric,

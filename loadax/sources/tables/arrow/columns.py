@@ -272,7 +272,7 @@ class Lists:
 
 @final
 class Objects:
-    """What NumPy has no numbers for: texts, bytes, images, lists of lists.
+    """Columns that NumPy has no numbers for: texts, bytes, images, lists of lists.
 
     Args:
         spec: Of one row; None where the objects may become arrays, of any shape.

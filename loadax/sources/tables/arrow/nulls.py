@@ -24,7 +24,7 @@ _NOTHING = object()
 
 @final
 class Nulls:
-    """What nulls become: `nulls=`.
+    """Values in place of nulls: `nulls=`.
 
     Args:
         given: Value for every column, or a dict of them by column (members of structs: "column.member"); None: a null

@@ -62,7 +62,7 @@ def has_batches(data: Any) -> bool:
 
 
 def _nodes(data: Any) -> Iterator[Any]:
-    """What the dataset was made of, the last verb first, and of several parts the first part first."""
+    """The verbs that made the dataset, the last verb first, and of several parts the first part first."""
     left: list[Any] = [getattr(data, "_ex_iterable", None)]
     while left:
         node = left.pop(0)

@@ -38,7 +38,7 @@ Names = tuple[str, ...]
 
 
 class Footer(NamedTuple):
-    """What a footer says.
+    """Content of a footer.
 
     Args:
         columns: Columns of the file; files of equal schemas share them.
@@ -326,7 +326,7 @@ class ParquetFiles:
     def _footer(
         self, file: int, columns: Collection[str] | None, known: list[FileColumns]
     ) -> tuple[Footer, list[RowGroup]]:
-        """What a footer says, and the row groups with rows. `known` gets the columns of each schema."""
+        """Content of a footer, and the row groups with rows. `known` gets the columns of each schema."""
         with self._named(file), self._source(file) as source:
             opened = _reader(source)
             metadata = opened.metadata
