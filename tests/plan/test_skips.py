@@ -4,13 +4,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from loadax.core.intervals import merge
+from loadax.errors import ArgumentError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.plan.skips import Skips
+from loadax.plan.skips import Skips, step_ranges
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda each: (each[0], sum(each))), max_size=6)
 
@@ -85,3 +87,49 @@ def test_a_plan_that_skips_is_the_list_of_the_steps_that_are_left(
         positions = np.arange(plan.segment_of(first)[0].batch_size)
         together = plan.visits_of(steps, positions).rows.tolist()
         assert together == [row for step in steps for row in plan.visits(step).rows.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("steps", "wanted"),
+    [
+        (0, [0]),
+        (np.int64(9), [9]),
+        (range(2, 5), [2, 3, 4]),
+        (range(0, 10, 4), [0, 4, 8]),
+        (range(4, 1, -1), [2, 3, 4]),
+        (range(3, 3), []),
+        (slice(2, 4), [2, 3]),
+        (slice(None, 2), [0, 1]),
+        (slice(8, None), [8, 9]),
+        (slice(-2, None), [8, 9]),
+        (slice(None, None, 5), [0, 5]),
+        ([1, range(4, 6), 9], [1, 4, 5, 9]),
+        ({3}, [3]),
+        (np.array([1, 2]), [1, 2]),
+    ],
+)
+def test_steps_are_named_by_numbers_ranges_slices_and_lists_of_these(steps: Any, wanted: list[int]) -> None:
+    named = [step for start, stop in step_ranges(steps, 10) for step in range(start, stop)]
+    assert sorted(named) == wanted
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_steps", "message"),
+    [
+        (-1, 10, "step -1 can't be skipped: steps are at least 0 and below 10"),
+        (10, 10, "step 10 can't be skipped: steps are at least 0 and below 10"),
+        (range(8, 12), 10, "step 11 can't be skipped"),
+        (-1, None, "step -1 can't be skipped: steps are at least 0$"),
+        (slice(0, 11), 10, r"steps=slice\(0, 11, None\): the run has only 10 steps; pass 10 or less"),
+        (slice(2, None), None, r"steps=slice\(2, None, None\): the run is endless; pass a stop"),
+        (slice(-2, 4), None, r"steps=slice\(-2, 4, None\): the run is endless; pass a stop, and no negative numbers"),
+    ],
+)
+def test_steps_that_are_not_in_the_run_are_refused(steps: Any, num_steps: int | None, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        step_ranges(steps, num_steps)
+
+
+def test_an_endless_run_takes_slices_with_a_stop() -> None:
+    assert step_ranges(slice(0, 3), None) == [(0, 3)]
+    assert step_ranges(range(1, 3), None) == [(1, 3)]
