@@ -42,7 +42,12 @@ TESTS = {
     ],
     "plan/buckets": ["tests/plan/test_buckets.py", "tests/loader/test_buckets.py"],
     "plan/even": ["tests/plan/test_mix.py"],
-    "plan/find": ["tests/plan/test_buckets.py", "tests/plan/test_mix.py", "tests/laws/test_find_laws.py"],
+    "plan/find": [
+        "tests/loader/test_balance.py",
+        "tests/plan/test_buckets.py",
+        "tests/plan/test_mix.py",
+        "tests/laws/test_find_laws.py",
+    ],
     "plan/mix": ["tests/plan/test_mix.py", "tests/test_combine.py", "tests/kept"],
     "plan/skips": ["tests/plan/test_skips.py", "tests/plan/test_batches.py"],
 }

@@ -453,6 +453,8 @@ class Destination:
 def _uninterrupted(call: Callable[[], object]) -> None:
     """Makes a short call on another thread, where no Ctrl-C ends it in the middle; raises that once it has ended."""
     with ThreadPoolExecutor(1, "loadax-swap") as pool:
+        # A pool does not wait for a thread whose start was interrupted: it starts before there is anything to do.
+        pool.submit(bool).result()
         future = pool.submit(call)
         try:
             future.result()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,29 @@ def test_process_that_is_stopped_while_it_replaces_a_store(
     assert len(loadax.from_zarr(store)) in (500, 1000)
     write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
     assert len(loadax.from_zarr(store)) == 9
+    assert names(tmp_path) == {"s"}
+
+
+def test_interrupt_while_the_thread_of_a_swap_starts_changes_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of a thread waits, and a Ctrl-C may arrive then."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("loadax-swap"):
+            time.sleep(0.1)  # what the thread does has begun
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("threading.Thread.start", interrupted)
+    before = loadax.from_zarr(store).read(range(9))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
+    assert f"loadax: {store} is unchanged" in " ".join(getattr(stopped.value, "__notes__", ()))
+    monkeypatch.undo()
+    np.testing.assert_equal(loadax.from_zarr(store).read(range(9)), before)
+    write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)
     assert names(tmp_path) == {"s"}
 
 
