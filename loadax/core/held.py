@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from loadax.core.user_code import is_own, names_in
 
 _MOST = 2000  # objects to look at
+_KINDS = 256  # classes that are remembered
 _NEVER = (ModuleType, CodeType, FrameType, threading.local, logging.Logger)
 _PLAIN = (np.ndarray, np.generic, str, bytes, int, float)
 _OF_PYTHON = (FunctionType, classmethod, staticmethod, type)  # members of classes
@@ -113,13 +115,19 @@ def _is_handle(value: Any) -> bool:
 
 
 def _is_known_handle(value: Any) -> bool:
-    kind = type(value)
+    kind: type = type(value)
     if issubclass(kind, io.IOBase):
         with suppress(Exception):  # a class of the user's
             return not value.closed and value.readable()
     # the position of an int, a descriptor
     if kind is FunctionType and "lseek" in value.__code__.co_names:
         return is_own(value.__module__)
+    return _is_kind_of_handles(kind)
+
+
+@lru_cache(maxsize=_KINDS)
+def _is_kind_of_handles(kind: type) -> bool:
+    """Whether objects of a class are handles by its module or its methods."""
     module = _package(kind)
     members = () if module in (*_NO_HANDLES, "loadax") else _HANDLE_MEMBERS
     return module in _HANDLES or any(
@@ -129,11 +137,13 @@ def _is_known_handle(value: Any) -> bool:
 
 def _is_c_resource(value: Any) -> bool:
     """Whether it may be a resource of a C library, which is guessed from its class and attributes."""
-    if _package(type(value)) in (*_NO_HANDLES, *_SHARED, "loadax"):
+    kind: type = type(value)
+    if _package(kind) in (*_NO_HANDLES, *_SHARED, "loadax"):
         return False
-    return _is_closed_by_c(type(value)) or _is_pointer(value) or _holds_pointer(value)
+    return _is_closed_by_c(kind) or _is_pointer(value) or _holds_pointer(value)
 
 
+@lru_cache(maxsize=_KINDS)
 def _is_closed_by_c(kind: type) -> bool:
     """Whether a class, or a base, has a method of C code that closes; those of Python itself don't count."""
     bases = [
@@ -152,7 +162,7 @@ def _is_closed_by_c(kind: type) -> bool:
 
 def _is_pointer(value: Any) -> bool:
     """Whether it is a bare pointer of SWIG, ctypes or cffi."""
-    kind = type(value)
+    kind: type = type(value)
     if kind.__module__ == "_cffi_backend":
         typeof = getattr(sys.modules["_cffi_backend"], "typeof", None)
         return (
@@ -165,7 +175,7 @@ def _is_pointer(value: Any) -> bool:
 
 def _holds_pointer(value: Any) -> bool:
     """Whether it is an object of a library, an attribute of which is a pointer."""
-    kind = type(value)
+    kind: type = type(value)
     if issubclass(kind, type | FunctionType) or (
         is_own(_module(kind)) and _package(kind) not in _SHARED
     ):
@@ -186,7 +196,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             for part in (value.__defaults__, value.__kwdefaults__, vars(value))
         )
         return
-    kind = type(value)
+    kind: type = type(value)
     if isinstance(value, type):
         owner = value.__name__
     elif kind.__module__ == "builtins":
