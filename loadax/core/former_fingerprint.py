@@ -32,7 +32,7 @@ def former_fingerprint(function: Callable[..., Any]) -> str:
     owner: Any = function
     while isinstance(owner, functools.partial | types.MethodType):
         owner = _bound(owner)[0]
-    walk = _Walk(_package(owner))
+    walk = _FormerWalk(_package(owner))
     try:
         text = repr(walk.text(function, ()))
     except RecursionError:  # it had none for it either
@@ -41,7 +41,7 @@ def former_fingerprint(function: Callable[..., Any]) -> str:
 
 
 @final
-class _Walk:
+class _FormerWalk:
     """Traversal of the dependencies of a function of a package."""
 
     def __init__(self, package: str):

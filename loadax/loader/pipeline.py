@@ -39,10 +39,10 @@ from loadax.loader.options import (
 from loadax.loader.slots import (
     CachedRows,
     DeviceFunction,
+    DeviceRows,
     Finish,
     Lanes,
     PieceExecutor,
-    RowCache,
     StepsChoice,
 )
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Costs, Remainder
@@ -149,7 +149,7 @@ class BatchPipeline:
     options: LoaderOptions
     device_map: DeviceFunction | None
     _shards: dict[Any, HostShard] = field(default_factory=dict)
-    _caches: dict[Any, RowCache] = field(default_factory=dict)
+    _caches: dict[Any, DeviceRows] = field(default_factory=dict)
 
     def form(self, step: int) -> BatchForm:
         """The form of the batch of a step."""
@@ -382,7 +382,7 @@ class BatchPipeline:
             return last
         return lambda leaves: last(gather(leaves))
 
-    def _cache(self, shard: HostShard, step: int) -> RowCache:
+    def _cache(self, shard: HostShard, step: int) -> DeviceRows:
         """The dataset in device memory, read on first use."""
         form = self.form(step)
         key = (shard.mesh, shard.specs, form)

@@ -3,7 +3,7 @@
 | slot | question | by default | protocol |
 |---|---|---|---|
 | steps | Which positions are in step t? | `BatchPlan` | `loadax.plan.steps.Steps` |
-| rows | How is a piece of a step read? | random access by the job's reader | `Lanes`, `RowCache`, `RowFailures` |
+| rows | How is a piece of a step read? | random access by the job's reader | `Lanes`, `DeviceRows`, `RowFailures` |
 | work | Where is it read? | `ThreadExecutor` | `PieceExecutor` |
 | place | How does it get onto the devices? | `Placer` | `DeviceFunction` |
 | guard | Who notices stalls and other hosts? | `StallCheck` | `OtherHosts`, `Agreement` |
@@ -144,7 +144,7 @@ class CachedRows(Protocol):
         """Placed leaves of a batch from placed indices."""
 
 
-class RowCache(Protocol):
+class DeviceRows(Protocol):
     """A dataset in the memory of the devices."""
 
     def gather(self, shard: HostShard) -> CachedRows:
@@ -232,7 +232,7 @@ class PieceExecutor(Protocol):
         """Stops all workers, including busy ones. Idempotent and thread-safe."""
 
 
-class DeviceProgram(Protocol):
+class CompiledMap(Protocol):
     """A function that the devices apply to the batches of one shard."""
 
     @property
@@ -250,14 +250,14 @@ class DeviceProgram(Protocol):
 class DeviceFunction(Protocol):
     """The function that the devices apply to each row of a placed batch: `device_map`."""
 
-    def on(self, shard: HostShard) -> DeviceProgram:
+    def on(self, shard: HostShard) -> CompiledMap:
         """The program for batches of a shard.
 
         Raises:
             PartitionError: If the partition does not fit.
         """
 
-    def compiled(self, shard: HostShard) -> DeviceProgram:
+    def compiled(self, shard: HostShard) -> CompiledMap:
         """The same program, compiled."""
 
 

@@ -29,7 +29,7 @@ class _Split(NamedTuple):
     offset: Any
 
 
-class _Walk(NamedTuple):
+class _Descent(NamedTuple):
     """From roots to leaves.
 
     Args:
@@ -170,7 +170,7 @@ class EvenPatterns:
 
     def _walk(
         self, pattern: Integers, slot: Integers, node: Integers, leaf: Integers | None
-    ) -> _Walk:
+    ) -> _Descent:
         """Walks down from roots: to the leaf of a slot, or to a given leaf, counting its slots before the slot."""
         cell, edges = _cells(slot, self._total[node])
         index = slot - edges[0]
@@ -192,7 +192,7 @@ class EvenPatterns:
             node = self._child[node] + np.where(goes_left, 0, 1)
             splits.append(split)
             path.append(goes_left)
-        return _Walk(node, edges[0] + index, edges[0], splits, path)
+        return _Descent(node, edges[0] + index, edges[0], splits, path)
 
     def _split(
         self, node: Integers, edges: Integers, words: Array, cell_words: Array

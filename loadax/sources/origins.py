@@ -74,7 +74,7 @@ def have_common_origins(sources: Sequence[BaseSource]) -> bool:
 
 
 @final
-class Numbers:
+class SourceNumbers:
     """Numbers of sources without children, from 0; those of the same rows have the same one.
 
     Args:
@@ -110,7 +110,7 @@ class Owners:
     """
 
     def __init__(self, files: bool = False):
-        self.numbers = Numbers(files)
+        self.numbers = SourceNumbers(files)
         # Part and row, plus one: pages of zeros take no memory until they are written to.
         self._owners: list[tuple[Integers, Integers]] = []
 
@@ -192,7 +192,7 @@ def largest_distance(
         source: Source of the rows.
         batches: Ascending positions, int64[n], and their rows.
     """
-    numbers = Numbers()
+    numbers = SourceNumbers()
     firsts: list[Integers] = []
     largest = 0
     for positions, visits in batches:

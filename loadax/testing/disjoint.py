@@ -13,7 +13,7 @@ from loadax.errors import ArgumentError
 from loadax.io import as_dataset
 from loadax.protocols import Visits
 from loadax.sources.base import Below, walk
-from loadax.sources.origins import Numbers, origins
+from loadax.sources.origins import SourceNumbers, origins
 from loadax.testing.laws import Law, show_rows
 
 APART = Law(
@@ -69,7 +69,7 @@ def disjoint(a: Any, b: Any, epochs: int = 1) -> None:
     """
     epochs = integer("epochs", epochs, 1)
     datasets = {"a": _checked("a", a), "b": _checked("b", b)}
-    numbers = Numbers(files=True)
+    numbers = SourceNumbers(files=True)
     seen: list[dict[str, NDArray[np.bool_]]] = []
     for name, dataset in datasets.items():
         for _, _, below in _reads(dataset, epochs):
@@ -136,7 +136,11 @@ def _reads(dataset: Dataset, epochs: int) -> Iterator[tuple[int, int, Below]]:
 
 
 def _find(
-    name: str, dataset: Dataset, epochs: int, numbers: Numbers, row: tuple[int, int]
+    name: str,
+    dataset: Dataset,
+    epochs: int,
+    numbers: SourceNumbers,
+    row: tuple[int, int],
 ) -> Iterator[_Seen]:
     """The first read of a row, which is the number of a source and the row of it."""
     for epoch, start, below in _reads(dataset, epochs):
@@ -150,7 +154,7 @@ def _find(
             return
 
 
-def _check_comparable(datasets: dict[str, Dataset], numbers: Numbers) -> None:
+def _check_comparable(datasets: dict[str, Dataset], numbers: SourceNumbers) -> None:
     """Checks that two datasets that share no row have a source in common."""
     leaves = {
         name: {numbers(leaf) for leaf in walk(dataset.source) if not leaf.children}

@@ -10,7 +10,7 @@ from loadax.protocols import Tree
 from loadax.sources.stream.lane import OpenLane, rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource
 from loadax.sources.tables.arrow.call import column_names
-from loadax.sources.tables.huggingface.stream_rows import RowReader
+from loadax.sources.tables.huggingface.stream_rows import StreamRowReader
 from loadax.sources.tables.huggingface.verbs import (
     has_batches,
     verb_of_whole,
@@ -102,7 +102,9 @@ def _opener(data: Any, has_states: bool) -> OpenLane:
             "arrow" if getattr(part._ex_iterable, "iter_arrow", None) else None  # noqa: SLF001
         )
         rows.set_epoch(epoch)
-        read = RowReader(data.features, getattr(data, "_token_per_repo_id", None))
+        read = StreamRowReader(
+            data.features, getattr(data, "_token_per_repo_id", None)
+        )
         if has_states:
             return _StatefulRows(rows, read)
         return map(read, rows)
@@ -119,7 +121,7 @@ class _StatefulRows(Iterator[Tree]):
         read: Makes an example of each of its rows.
     """
 
-    def __init__(self, rows: Any, read: RowReader):
+    def __init__(self, rows: Any, read: StreamRowReader):
         self._rows = rows
         self._read = read
         self._iterator: Iterator[Any] | None = None

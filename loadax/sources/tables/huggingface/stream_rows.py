@@ -16,7 +16,7 @@ from loadax.sources.tables.arrow.layout import count_nulls, layout, without_view
 _ONE_ROW = [BatchRows(0, slice(None), np.zeros(1, np.int64), slice(0, 1))]
 
 
-class _Column(NamedTuple):
+class _StreamColumn(NamedTuple):
     """How the value of one row is made.
 
     Args:
@@ -29,7 +29,7 @@ class _Column(NamedTuple):
 
 
 @final
-class RowReader:
+class StreamRowReader:
     """Makes examples of what a stream yields: tables of one row, or dicts of Python's own objects.
 
     Args:
@@ -42,7 +42,7 @@ class RowReader:
         self._features = features
         self._tokens = tokens
         self._schema: Any = None
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, _StreamColumn] = {}
         if features is not None:
             self._open(features.arrow_schema, features)
 
@@ -75,7 +75,7 @@ class RowReader:
         }
 
 
-def _column(name: str, kind: Any, feature: Any, tokens: Any) -> _Column:
+def _column(name: str, kind: Any, feature: Any, tokens: Any) -> _StreamColumn:
     """How values of a column, or of a member of one, are made; `name` is for messages."""
     from datasets.features.features import decode_nested_example, require_decoding
 
@@ -108,12 +108,12 @@ def _column(name: str, kind: Any, feature: Any, tokens: Any) -> _Column:
             return value
         return of_arrow(_one_row(name, value, kind, feature))
 
-    return _Column(of_arrow, of_python)
+    return _StreamColumn(of_arrow, of_python)
 
 
 def _struct(
     name: str, kind: Any, features: Mapping[str, Any], tokens: Any
-) -> _Column:
+) -> _StreamColumn:
     """How the dict of a struct's members is made."""
     places = {member: kind.get_field_index(member) for member in features}
     members = {
@@ -137,7 +137,7 @@ def _struct(
             for member, column in members.items()
         }
 
-    return _Column(of_arrow, of_python)
+    return _StreamColumn(of_arrow, of_python)
 
 
 def _one_row(name: str, value: Any, kind: Any, feature: Any) -> Any:
