@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
 from itertools import islice
 from math import gcd
 from typing import Any
@@ -16,7 +17,7 @@ from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan import mix as module
 from loadax.plan.batches import BatchPlan
 from loadax.plan.find import find
-from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop
+from loadax.plan.mix import ENDLESS, Mixed, Segment, Stop, whole_weights
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
@@ -399,3 +400,23 @@ def test_threads_fill_one_table_of_slots(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(np, "repeat", repeated)
         list(threads.map(lambda first: before(patterns, every[first::2]), range(2)))
     assert before(patterns, every) == before(alone, every)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any), st.integers(50, 5000))
+def test_rounded_weights_have_the_largest_remainders(weights: list[int], most: int) -> None:
+    whole = whole_weights(weights, most)
+    total = sum(weights)
+    if total // gcd(*weights) <= most:
+        assert [part * total for part in whole] == [weight * sum(whole) for weight in weights]
+        return
+    exact = [Fraction(weight * most, total) for weight in weights]
+    lifted = [0 < share < 1 for share in exact]  # to 1, so others may have less
+    assert all(part == 0 for part, weight in zip(whole, weights, strict=True) if not weight)
+    assert all(part >= 1 for part, weight in zip(whole, weights, strict=True) if weight)
+    if any(lifted):
+        return
+    assert sum(whole) == most
+    assert all(abs(part - share) < 1 for part, share in zip(whole, exact, strict=True))
+    up = [share % 1 for part, share in zip(whole, exact, strict=True) if part > share]
+    down = [share % 1 for part, share in zip(whole, exact, strict=True) if part <= share and share % 1]
+    assert not up or not down or min(up) >= max(down)
