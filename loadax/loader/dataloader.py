@@ -176,7 +176,7 @@ class Dataloader:
             is an error.
         shard_index: Index of the part to load, if each batch is split into `shard_count` equal contiguous parts. On a
             mesh of this process's own devices, batches consist of that part. A mesh that spans processes determines the
-            parts, and other values are an error.
+            parts, and other values are an error. A stream that ends is refused outside of a `jax.distributed` run.
         shard_count: Number of parts, see `shard_index`.
         on_error: "raise": a row that can't be read ends the iteration with an error. "mask": its place holds zeros, and
             is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.

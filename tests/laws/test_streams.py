@@ -145,14 +145,14 @@ def test_a_batch_size_schedule_and_set_state_continue_the_lanes() -> None:
     assert sorted(lanes.opened) == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.filterwarnings("ignore:shard_index")  # the hosts here have lanes of equal lengths
 @pytest.mark.parametrize("stop", ["first", "never"])
 def test_a_mixture_takes_from_streams_and_datasets(stop: Any) -> None:
     stored = from_arrays({"x": np.arange(-100, 0, dtype=np.int32)})
     parts = {"stream": from_stream(CountedLanes([30] * 4), lanes=4, spec=SPEC), "stored": stored.shuffle(0)}
     data = mix(parts, {"stream": 2, "stored": 1}, stop=stop)
     one = steps_of(Dataloader(data, 12, shard_index=0, shard_count=1, num_workers=2), 9)
-    halves = [steps_of(Dataloader(data, 12, shard_index=host, shard_count=2, num_workers=0), 9) for host in range(2)]
+    options: Any = {"num_epochs": None, "num_workers": 0, "shard_count": 2}
+    halves = [steps_of(Dataloader(data, 12, shard_index=host, **options), 9) for host in range(2)]
     assert one == joined(halves)
     assert all(sum(x >= 0 for x in step) == 8 for step in one)
     served = sorted(x for step in one for x in step if x >= 0)

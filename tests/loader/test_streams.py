@@ -468,11 +468,12 @@ def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.Lo
 
 @pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
 @pytest.mark.parametrize("door", ["host_batches", "iterate", "iter"])
-def test_parts_of_a_stream_that_ends_warn_outside_of_a_run(door: str, remainder: Any) -> None:
-    """Lanes 0 and 1 have 9 rows, and 2 and 3 have 5: one host ends at step 5, the other at step 9."""
+def test_parts_of_a_stream_that_ends_are_refused_outside_of_a_run(door: str, remainder: Any) -> None:
+    """Lanes 0 and 1 have 9 rows, and 2 and 3 have 5: one host would end at step 5, the other at step 9."""
+    lengths = [9, 9, 5, 5]
 
     def open_lane(lane: int, lanes: int) -> Any:
-        return iter([{"x": np.float32(row)} for row in range(9 if lane < 2 else 5)])
+        return iter([{"x": np.float32(row)} for row in range(lengths[lane])])
 
     lanes = from_stream(open_lane, lanes=4)
     mesh = data_parallel(jax.devices()[:1])
@@ -480,13 +481,16 @@ def test_parts_of_a_stream_that_ends_warn_outside_of_a_run(door: str, remainder:
     for data in (lanes, lanes.map(lambda row: row), mixed):
         part = Dataloader(data, 4, mesh=mesh, shard_index=1, shard_count=2, remainder=remainder, num_workers=0)
         begin = {"host_batches": part.host_batches, "iterate": part.iterate, "iter": part.__iter__}[door]
-        with pytest.warns(UserWarning, match=r"shard_index=1, shard_count=2: the lanes of this stream end") as warned:
-            begin().close()
-        assert [warning.filename for warning in warned] == [__file__]
+        with pytest.raises(ArgumentError, match=r"shard_index=1, shard_count=2: this stream ends"):
+            begin()
         # As it advises, and where there is one part, or no end.
         endless = Dataloader(data, 4, shard_index=1, shard_count=2, num_epochs=None, num_workers=0)
         whole = Dataloader(data, 4, shard_index=0, shard_count=1, num_workers=0)
-        for quiet in (endless, whole):
-            quiet.host_batches().close()
+        for loader in (endless, whole):
+            loader.host_batches().close()
         with endless.host_batches() as batches:
             assert len(list(islice(batches, 30))) == 30
+    # Also as it advises: one part alone, to its end.
+    for part, steps in enumerate([9, 5]):
+        alone = from_stream(lambda lane, lanes, part=part: open_lane(2 * part + lane, lanes), lanes=2)
+        assert len(list(Dataloader(alone, 2, mesh=mesh, num_workers=0))) == steps

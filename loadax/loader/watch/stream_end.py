@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.distributed import this_process
-from loadax.core.warn import warn_user
+from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.slots import Agreement, EndRule
 from loadax.loader.streams.agreement import end_agreement
@@ -33,15 +33,21 @@ def agree_on_end(
         mesh: Mesh that batches are placed on. None: they are not placed.
         abort_after: Seconds of waiting for a batch after which to raise.
         step: Function that returns the next step.
+
+    Raises:
+        ArgumentError: If others read parts too, and this process can't ask them.
     """
     store = key_value_store(_LIMIT)
     if store is None:
         if share is not None and share.count > 1:
-            warn_user(
-                f"shard_index={share.index}, shard_count={share.count}: the lanes of "
-                "this stream end, and this process is not part of a jax.distributed "
-                "run, so it can't know when those of the others do: they may end at "
-                "other steps; pass num_epochs=None, and stop all at the same step"
+            raise ArgumentError(
+                f"shard_index={share.index}, shard_count={share.count}: this stream "
+                "ends, and this process is not part of a jax.distributed run, so it "
+                "can't agree with the other processes on the last step: they would "
+                "end at different steps. Pass num_epochs=None, and stop all of them "
+                "at the same step; or make them processes of one jax.distributed "
+                "run; or, to read this part alone to its end, leave shard_index and "
+                "shard_count out, and open only the lanes of this part"
             )
         return None
     process = this_process().index
