@@ -7,12 +7,15 @@ a copy of the repository, where the tests are run until the first that fails. Mu
 import argparse
 import ast
 import copy
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +87,24 @@ def survives(text: str, path: Path, tests: list[str], folder: Path, limit: float
     """Whether all tests pass with this text of a module in a copy of the repository."""
     (folder / path).write_text(text)
     run = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
-    try:
-        return not subprocess.run(
-            [*run, *tests], cwd=folder, capture_output=True, timeout=limit, check=False
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return False
+    # Processes that tests start elsewhere import the copy too.
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    # In a session of its own, which ends as a whole: workers of a test that hangs would outlive pytest.
+    with subprocess.Popen(
+        [*run, *tests],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as pytest:
+        try:
+            return pytest.wait(limit) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(pytest.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -110,9 +125,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Not links, which Python would follow to the unchanged module.
-        for copied in ("loadax", "tests"):
-            shutil.copytree(ROOT / copied, folder / copied)
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        for copied in ROOT.iterdir():
+            if copied.is_dir() and not copied.name.startswith("."):
+                shutil.copytree(copied, folder / copied.name)
+            elif copied.is_file():
+                shutil.copy(copied, folder)
         if not survives(source, path, tests, folder, given.limit):
             parser.error("the tests fail without any change, or take longer than --limit")
         survivors = []
