@@ -21,7 +21,7 @@ from loadax.core.spec import (
 )
 from loadax.core.tree import map_leaves
 from loadax.core.user_object import user_objects
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StreamError
 from loadax.protocols import Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.transforms import BatchMap, Examples, Map, Transform, select
@@ -74,7 +74,7 @@ def probe(reader: RowReader, known: Sequence[Tree | None]) -> list[Tree]:
     """The specs of the source and after each map, of which some are not known: one row is read and mapped for them.
 
     Lists to pad have a dtype only where they are not empty: it is the first row that has no empty ones, if there is
-    one among the first 1,000.
+    one among the first 1,000, or the first 64 of a lane of a stream.
 
     Args:
         reader: The source and the maps.
@@ -106,11 +106,14 @@ def _probe_with_entries(
             f"the dataset has no rows, and no spec can be inferred; {remedy}"
         )
     for offset in range(min(num_rows, _MOST_PROBED)):
-        visit = Visits((first.rows + offset) % num_rows, first.epochs)
+        rows = first.rows + offset * reader.source.traits.row_step
+        visit = Visits(rows % num_rows, first.epochs)
         try:
             return _probe(reader, visit, known, needs_entries=True)
         except EmptyListError:
             continue
+        except StreamError:
+            break  # only the first rows of a stream can be read
         except Exception:
             if not offset:
                 raise

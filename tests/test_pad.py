@@ -2,6 +2,7 @@
 
 import pickle
 from collections import OrderedDict, UserList
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -362,6 +363,78 @@ def test_dtype_of_a_list_that_is_empty_in_the_first_rows_is_that_of_the_others(v
 def test_lists_that_are_all_empty_are_padded_as_floats() -> None:
     data = loadax.from_source([{"x": []}, {"x": []}]).pad({"x": 2})
     assert data.read([0, 1])["x"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+class EmptyFirst:
+    """Lanes of rows {"x": a list}, of which the first ones are empty; counts the rows that are yielded."""
+
+    def __init__(self, empty: int, stateful: bool = False):
+        self.empty, self.stateful, self.yielded = empty, stateful, 0
+
+    def lists(self, lane: int) -> list[list[int]]:
+        return [[]] * self.empty + [[10 * lane + row] * (1 + row % 3) for row in range(5)]
+
+    def __call__(self, lane: int, lanes: int) -> Any:
+        rows = self._rows(lane)
+        return ResumedRows(rows) if self.stateful else rows
+
+    def _rows(self, lane: int) -> Iterator[Any]:
+        for row in self.lists(lane):
+            self.yielded += 1
+            yield {"x": row}
+
+
+class ResumedRows:
+    """Rows of a lane that can be opened again."""
+
+    def __init__(self, rows: Iterator[Any]):
+        self._rows, self._count = rows, 0
+
+    def __iter__(self) -> "ResumedRows":
+        return self
+
+    def __next__(self) -> Any:
+        row = next(self._rows)
+        self._count += 1
+        return row
+
+    def get_state(self) -> int:
+        return self._count
+
+    def set_state(self, state: int) -> None:
+        for _ in range(state):
+            next(self)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("door", ["pad", "map", "mix"])
+def test_dtype_of_a_list_that_is_empty_in_the_first_rows_of_a_stream(door: str, lanes: int, stateful: bool) -> None:
+    opened = EmptyFirst(4, stateful)
+    stream = loadax.from_stream(opened, lanes=lanes)
+    data = {
+        "pad": lambda: stream.pad({"x": 3}),
+        "map": lambda: stream.map(lambda row: {"x": list(row["x"])}).pad({"x": 3}),
+        "mix": lambda: loadax.mix([stream.pad({"x": 3})], [1]),
+    }[door]()
+    turns = zip(*map(opened.lists, range(lanes)), strict=True)
+    want = [sorted(row + [0] * (3 - len(row)) for row in turn) for turn in turns]
+    loader = Dataloader(data, lanes, num_workers=0, shard_index=0, shard_count=1)
+    for _ in range(2):
+        got = [batch["x"] for batch in loader.host_batches()]
+        assert {leaf.dtype for leaf in got} == {np.dtype(np.int32)}
+        # rows that were read ahead are served too, once
+        assert [sorted(leaf.tolist()) for leaf in got] == want
+
+
+def test_rows_of_a_stream_without_entries_are_padded_as_floats() -> None:
+    opened = EmptyFirst(10**6)
+    spec: Any = loadax.from_stream(opened, lanes=2).pad({"x": 3}).spec
+    assert spec["x"].dtype == np.float64
+    assert opened.yielded <= 65  # as few rows are looked at
+    short = loadax.from_stream(lambda lane, lanes: [{"x": []}], lanes=2).pad({"x": 3})
+    (batch,) = Dataloader(short, 2, shard_index=0, shard_count=1).host_batches()
+    assert batch["x"].tolist() == [[0.0] * 3] * 2
 
 
 @pytest.mark.parametrize("worker_type", WORKER_TYPES)

@@ -107,6 +107,7 @@ class Traits(NamedTuple):
         attributes: What the numbers of leaves mean; stores keep it.
         shared_by: The verb that may make several rows of one row below, as text, such as windows that overlap; "": no
             two rows have a row below in common. A split of such rows must check them.
+        row_step: Distance between rows that can be read to infer a spec: the number of lanes of a stream.
     """
 
     reads_examples: bool = False
@@ -121,6 +122,7 @@ class Traits(NamedTuple):
     runs_python: bool = False
     attributes: Attributes = {}  # noqa: RUF012 - a read-only view of it can't be pickled
     shared_by: str = ""
+    row_step: int = 1
 
 
 def joint_traits(parts: Sequence[Traits]) -> Traits:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -41,6 +41,8 @@ from loadax.sources.stream.lane import (
 _ROWS = 1 << 55
 
 _STACKED_BYTES = 1 << 20
+# rows of lane 0, until one has no empty list
+_MOST_LEADING = 64
 _NOTHING = Traits()
 
 
@@ -97,10 +99,11 @@ class StreamSource(BaseSource):
             concurrent_reads=below.concurrent_reads,
             num_maps=below.num_maps,
             runs_python=True,
+            row_step=lanes,
         )
-        # Rows of lane 0 since its first one, whose iterator `_first` has opened: for the first run, since what a live
-        # generator has yielded does not come again.
-        self._opened: list[Iterator[Any]] = []
+        # The rows of lane 0 that `leading_rows` has read, and the iterator of the others: for the first run, since what
+        # a live generator has yielded does not come again.
+        self._opened: list[tuple[list[Any], Iterator[Any]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": []}
@@ -126,12 +129,12 @@ class StreamSource(BaseSource):
         return self._spec
 
     def read(self, rows: Integers) -> Tree:
-        self._check_first(rows)
-        return stack([self.first_row], self.row_spec, ["0 of lane 0"])
+        leading = self._leading(rows)
+        return stack([leading], self.row_spec, [f"{rows[0] // self.lanes} of lane 0"])
 
     def read_examples(self, visits: Visits) -> list[Tree]:
-        self._check_first(visits.rows)
-        return own_all([self.first_row], ["0 of lane 0"])
+        leading = self._leading(visits.rows)
+        return own_all([leading], [f"{visits.rows[0] // self.lanes} of lane 0"])
 
     def lane(self, number: int, epochs: int | None, start: Any = BEGIN) -> Lane:
         """Opens a lane for one run."""
@@ -153,7 +156,7 @@ class StreamSource(BaseSource):
         """Opens a lane, or takes over the one whose first rows were read already, which it yields again."""
         if (number, epoch) == (0, 0):
             with suppress(IndexError):
-                return self._opened.pop()
+                return chain(*self._opened.pop())
         return self.open_lane(number, lanes, epoch)
 
     def of_rows(self) -> "StreamSource":
@@ -187,16 +190,16 @@ class StreamSource(BaseSource):
 
     def leading_rows(self) -> Iterator[Any]:
         """The rows of lane 0 in epoch 0. The next run that opens the lane gets them too."""
-        rows = open_rows(self.open_again, 0, self.lanes, 0)
-        read = list[Any]()
+        try:
+            read, rows = self._opened.pop()
+        except IndexError:
+            read = []
+            rows = open_rows(self.open_lane, 0, self.lanes, 0)
         # What has states is opened again.
-        opened: list[Iterator[Any]]
-        if state_methods(rows):
-            opened = []
-        else:
-            opened = [chain(read, rows)]
-        for row in rows:
-            read.append(row)
+        opened: list[tuple[list[Any], Iterator[Any]]] = []
+        if not state_methods(rows):
+            opened.append((read, rows))
+        for row in chain(read, _appended(rows, read)):
             self._opened = opened
             if self.batched:
                 leaves, structure = rows_of_block(row, "the first block of lane 0")
@@ -207,9 +210,23 @@ class StreamSource(BaseSource):
             else:
                 yield row
 
-    def _check_first(self, rows: Integers) -> None:
-        if rows.tolist() != [0]:
-            raise StreamError(f"row {rows.tolist()[0]}")
+    def _leading(self, rows: Integers) -> Tree:
+        """One of the first rows of lane 0: an empty list in the first one may have no dtype.
+
+        Raises:
+            StreamError: If other rows are asked for.
+        """
+        (row, *others) = rows.tolist()
+        turn, lane = divmod(row, self.lanes)
+        if others or lane or turn >= _MOST_LEADING:
+            raise StreamError(f"row {row}")
+        if turn == 0:
+            return self.first_row
+        if self._first_of is not None:
+            return self._first_of._leading(rows)  # noqa: SLF001 - of this class
+        for leading in islice(self.leading_rows(), turn, None):
+            return leading
+        raise StreamError(f"row {row}")
 
     @cached_property
     def first_row(self) -> Tree:
@@ -219,6 +236,13 @@ class StreamSource(BaseSource):
         for row in self.leading_rows():
             return row
         raise no_rows("lane 0", self.lanes, self.origin.call)
+
+
+def _appended(rows: Iterator[Any], read: list[Any]) -> Iterator[Any]:
+    """Yields rows, and appends each one to those that were read."""
+    for row in rows:
+        read.append(row)
+        yield row
 
 
 @final
