@@ -1,23 +1,32 @@
 """Mutates a module and tells which changes no test notices: `python -m tests.mutate plan/buckets --tests tests/plan`.
 
 A mutant is the module with one operator, comparison, number or branch changed. It is written in place of the module in
-a copy of the repository, where the tests are run until the first that fails. Mutants that pass survive.
+a copy of the repository, where the tests that reach the changed line are run until the first that fails, the quickest
+first. Mutants that pass survive. Lines that only other processes of a test reach count as not reached.
 """
 
 import argparse
 import ast
 import copy
+import importlib.util
+import json
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 OPERATORS = {
@@ -51,9 +60,27 @@ TESTS = {
         "tests/plan/test_mix.py",
         "tests/laws/test_find_laws.py",
     ],
-    "plan/mix": ["tests/plan/test_mix.py", "tests/test_combine.py", "tests/kept"],
+    "plan/mix": ["tests/plan/test_mix.py", "tests/test_combine.py", "tests/kept/test_kept.py"],
     "plan/skips": ["tests/plan/test_skips.py", "tests/plan/test_batches.py"],
 }
+PYTEST = ["-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
+# Set before a module starts JAX, as tests/conftest.py does.
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of a module.
+
+    Args:
+        change: The change as text.
+        text: The changed module.
+        lines: Lines of the statement that is changed. Empty: it runs when the module is imported.
+    """
+
+    change: str
+    text: str
+    lines: range
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -70,41 +97,126 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield "test", ast.UnaryOp(ast.Not(), node.test)
 
 
-def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """What each mutant changes, and its text."""
+def mutants(source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
+    statements = dict[ast.AST, ast.AST]()
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            # Inner statements come later, and have the last word.
+            statements |= dict.fromkeys(ast.walk(statement), statement)
+    inside = {
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in function.body
+        for node in ast.walk(statement)
+    }
+    # `strict=` is an assertion: its absence changes nothing that works.
+    asserted = {node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "strict"}
     for index, node in enumerate(ast.walk(tree)):
+        if node in asserted:
+            continue
         for field, value in changes(node):
             other = copy.deepcopy(tree)
             changed = list(ast.walk(other))[index]
             setattr(changed, field, value)
             before, after = ast.unparse(node), ast.unparse(ast.fix_missing_locations(changed))
-            line = getattr(node, "lineno", 0)
-            yield f"{line}: {before.splitlines()[0]} -> {after.splitlines()[0]}", ast.unparse(other)
+            first = getattr(node, "lineno", 0)
+            statement = statements.get(node, node)
+            end = first if isinstance(node, ast.stmt) else getattr(statement, "end_lineno", first)
+            change = f"{first}: {before.splitlines()[0]} -> {after.splitlines()[0]}"
+            lines = range(getattr(statement, "lineno", first), end + 1) if node in inside else range(0)
+            yield Mutant(change, ast.unparse(other), lines)
 
 
-def survives(text: str, path: Path, tests: list[str], folder: Path, limit: float) -> bool:
+class Reached:
+    """A plugin of pytest that notes which tests reach which lines of a file, and how long they take."""
+
+    def __init__(self, file: Path):
+        self.tests: defaultdict[int, set[str]] = defaultdict(set)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._file = str(file)
+        self._test = ""
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename != self._file:
+            return None
+        if event in ("call", "line"):
+            self.tests[frame.f_lineno].add(self._test)
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self._test = item.nodeid
+        sys.settrace(self.trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            self._test = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+
+
+def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
+    """The exit code of a function in a child that is a fork of this process; None: it takes too long."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            # Its processes end with it: workers of a test that hangs would outlive it.
+            os.setsid()
+            os.chdir(folder)
+            sys.path.insert(0, str(folder))
+            # Programs that tests start import the copy too.
+            os.environ["PYTHONPATH"] = str(folder)
+            output = os.open(folder / "output.txt", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            for stream in range(3):
+                os.dup2(output, stream)
+            code = run()
+        finally:
+            os._exit(code)
+    end = time.monotonic() + limit
+    code = None
+    while code is None and time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if code is None:
+        os.waitpid(child, 0)
+    return code
+
+
+def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tuple[dict[int, list[str]], int | None]:
+    """The tests that reach each line, the quickest first, and the exit code of them all."""
+    notes = folder / "reached.json"
+
+    def run() -> int:
+        plugin = Reached(folder / path)
+        threading.settrace(plugin.trace)
+        code = int(pytest.main([*PYTEST, *tests], plugins=[plugin]))
+        lines = {
+            line: sorted(found - {""}, key=lambda test: plugin.seconds[test]) for line, found in plugin.tests.items()
+        }
+        notes.write_text(json.dumps(lines))
+        return code
+
+    code = forked(run, folder, limit)
+    lines = json.loads(notes.read_text()) if notes.exists() else {}
+    return {int(line): found for line, found in lines.items()}, code
+
+
+def survives(text: str, path: Path, tests: Sequence[str], folder: Path, limit: float) -> bool:
     """Whether all tests pass with this text of a module in a copy of the repository."""
     (folder / path).write_text(text)
-    run = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
-    # Processes that tests start elsewhere import the copy too.
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    # In a session of its own, which ends as a whole: workers of a test that hangs would outlive pytest.
-    with subprocess.Popen(
-        [*run, *tests],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as pytest:
-        try:
-            return pytest.wait(limit) == 0
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(pytest.pid, signal.SIGKILL)
+    # Two texts of one second and one length would look alike.
+    Path(importlib.util.cache_from_source(str(folder / path))).unlink(missing_ok=True)
+    return forked(lambda: int(pytest.main([*PYTEST, *tests])), folder, limit) == 0
 
 
 def main() -> None:
@@ -116,28 +228,39 @@ def main() -> None:
     given = parser.parse_args()
     path = Path("loadax", given.module.removesuffix(".py")).with_suffix(".py")
     source = (ROOT / path).read_text()
-    listed = [mutant for mutant in mutants(source) if "__doc__" not in mutant[0]]
+    listed = [mutant for mutant in mutants(source) if "__doc__" not in mutant.change]
     if given.most:
         listed = random.Random(0).sample(listed, min(given.most, len(listed)))
     tests = given.tests or TESTS.get(given.module.removesuffix(".py"))
     if not tests:
         parser.error(f"no tests are named for {given.module}; pass --tests")
+    os.environ |= ENVIRONMENT
+    import jax  # noqa: F401 - every child has it, and what else is slow to import
+
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name).resolve()
         # Not links, which Python would follow to the unchanged module.
         for copied in ROOT.iterdir():
             if copied.is_dir() and not copied.name.startswith("."):
                 shutil.copytree(copied, folder / copied.name)
             elif copied.is_file():
                 shutil.copy(copied, folder)
-        if not survives(source, path, tests, folder, given.limit):
-            parser.error("the tests fail without any change, or take longer than --limit")
+        for module in [module for module in sys.modules if module.split(".")[0] in ("tests", "loadax")]:
+            del sys.modules[module]  # children import those of the copy
+        lines, code = reached(tests, path, folder, 4 * given.limit)
+        if code != 0:
+            print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
+            parser.error("the tests fail without any change, or take longer than four times --limit")
         survivors = []
-        for number, (change, text) in enumerate(listed):
-            alive = survives(text, path, tests, folder, given.limit)
+        for number, mutant in enumerate(listed):
+            reaching = list(dict.fromkeys(test for line in mutant.lines for test in lines.get(line, [])))
+            if not mutant.lines:
+                reaching = tests
+            alive = not reaching or survives(mutant.text, path, reaching, folder, given.limit)
             if alive:
-                survivors.append(change)
-            print(f"{number + 1}/{len(listed)} {'SURVIVED' if alive else 'killed'} {change}", flush=True)
+                survivors.append(mutant.change if reaching else f"{mutant.change} (not reached)")
+            verdict = "SURVIVED" if alive else "killed"
+            print(f"{number + 1}/{len(listed)} {verdict} {mutant.change} ({len(reaching)} tests)", flush=True)
         print(f"\n{len(survivors)} of {len(listed)} mutants of {path} survived:", *survivors, sep="\n  ")
 
 
