@@ -426,15 +426,15 @@ def _sorted_alike(
     count: int,
     before: tuple[list[LaneAssignment], int, int],
 ) -> bool:
-    """Whether two steps have the same lanes and begin with the same one, so that they are sorted by lane alike."""
+    """Whether two steps are of one run of lanes and begin with the same one, so that they are sorted by lane alike.
+
+    The lanes of one run are one object.
+    """
     others, other_start, other_count = before
     if len(assignments) != 1 or len(others) != 1 or count != other_count:
         return False
-    (first, lanes), (other_first, other_lanes) = assignments[0], others[0]
-    return (
-        lanes is other_lanes
-        and (start - first - other_start + other_first) % len(lanes) == 0
-    )
+    lanes = assignments[0].lanes
+    return lanes is others[0].lanes and (start - other_start) % len(lanes) == 0
 
 
 def _epoch_positions(segment: BatchSizeSegment, step: Any) -> tuple[Any, Any]:

@@ -65,6 +65,7 @@ def test_each_epoch_serves_each_row_as_often_as_it_should(made: tuple[BatchPlan,
         assert plan.valid(step) == plan.batch_size_of(0) - padding.sum()
         assert not padding[: plan.valid(step)].any()  # it stands at the end
         served.update(visits.rows.tolist())
+    assert plan.left_over(epoch) == size - plan.steps_per_epoch * plan.batch_size_of(0)
     padded = served.pop(-1, 0)
     assert set(served) <= set(range(size // times))
     if plan.remainder == "drop":
@@ -186,6 +187,13 @@ def test_a_long_tail_of_few_lanes_is_sorted_too() -> None:
         check_lanes(order, plan, step, 4)
 
 
+def test_shorter_last_step_is_not_sorted_as_the_one_before() -> None:
+    """Both begin with lane 0."""
+    plan = BatchPlan(BlockShuffled(Sequential(48), 0, 2, 2, 2), 10, 1, "pad")
+    alone = [plan.visits(step).rows for step in range(5)]
+    np.testing.assert_array_equal(plan.visits_of(range(5), np.arange(10)).rows, np.concatenate(alone))
+
+
 @settings(deadline=None)
 @given(**BLOCKED, seed=st.integers(0, 99))
 def test_positions_in_any_order_have_the_rows_of_the_whole_step(
@@ -233,6 +241,8 @@ def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataOb
     for epoch in range(2):
         steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
         visits = plan.visits_of(steps, np.arange(plan.batch_size_of(0)))
+        alone = [plan.visits(step) for step in steps]
+        np.testing.assert_array_equal(visits.rows, np.concatenate([step.rows for step in alone]))
         there = visits.rows >= 0
         pairs = set(zip(visits.rows[there].tolist(), visits.epochs[there].tolist(), strict=True))
         assert len(pairs) == there.sum() == order.size

@@ -59,6 +59,13 @@ def test_what_cannot_be_planned(arguments: dict[str, Any], message: str) -> None
         BatchPlan(**{"order": Sequential(10), "batch_size": 4, **arguments})
 
 
+def test_largest_batch_size() -> None:
+    order = Sequential(2**62)
+    assert BatchPlan(order, 2**62).num_steps == 1
+    with pytest.raises(ArgumentError, match=r"batch_size=4611686018427387905 is too large; pass 2\*\*62 or less"):
+        BatchPlan(order, 2**62 + 1)
+
+
 @pytest.mark.parametrize("step", [-1, 4, 10**12])
 def test_a_step_that_is_not_there(step: int) -> None:
     with pytest.raises(RowIndexError, match=rf"step {step} is out of range: steps are at least 0 and below 4"):
