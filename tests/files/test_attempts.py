@@ -1,15 +1,18 @@
 """Requests that a server refuses because they are too many, and credentials that expire, for files and for zarr."""
 
+import asyncio
 import logging
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 import loadax
-from loadax.errors import StorageError
+from loadax.errors import SourceError, StorageError
 from loadax.files import attempts
 from loadax.files.files import Files
 from loadax.sources.zarr import array
@@ -137,3 +140,59 @@ def test_a_missing_file_is_asked_for_once() -> None:
     with closing(WebServer(lambda _: Sent(404))) as server:
         assert Files().exists([f"{server.url}/none"]) == [False]
         assert len(server.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "pauses", "ends"),
+    [
+        (GenericError("connection reset"), True, [0.2], StorageError),
+        (GenericError("connection reset, after 6 retries"), True, [], StorageError),
+        (GenericError("body error"), True, [], StorageError),
+        (PermissionDeniedError("403"), True, [], StorageError),
+        (UnauthenticatedError("401"), True, [], StorageError),
+        (GenericError("status code: 429, after 6 retries"), True, [10, 20], StorageError),
+        (FileNotFoundError(), True, [0.2], None),
+        (FileNotFoundError(), False, [], None),
+        (SourceError("of a map"), True, [], SourceError),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Exception) else "",
+)
+@pytest.mark.parametrize("passes", [True, False])
+def test_request_is_sent_again_where_that_may_help(
+    fault: Exception,
+    expected: bool,
+    pauses: list[float],
+    ends: type[Exception] | None,
+    passes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A fault that passes before the last of its requests, and one that does not. Pauses are up to a fifth longer."""
+    monkeypatch.setattr(attempts, "PAUSES", (10, 20))
+    slept: list[float] = []
+    asked = 0
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def ask() -> str:
+        nonlocal asked
+        asked += 1
+        if passes and asked > max(1, len(pauses)):
+            return "answer"
+        raise fault
+
+    monkeypatch.setattr(attempts, "asyncio", SimpleNamespace(sleep=sleep))
+    answer = attempts.attempt(ask, "s3://bucket/key", expected=expected)
+    if passes and pauses:
+        assert asyncio.run(answer) == "answer"
+    elif ends is None:
+        assert asyncio.run(answer) is None
+    else:
+        with pytest.raises(ends):
+            asyncio.run(answer)
+    assert asked == 1 + len(slept)
+    assert len(slept) == len(pauses)
+    assert all(pause <= seconds <= 1.2 * pause for pause, seconds in zip(pauses, slept, strict=True))
+    # only the second pause for a limit is long enough to be told of
+    assert len(caplog.messages) == (len(pauses) > 1)
