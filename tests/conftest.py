@@ -43,9 +43,10 @@ LONG = ("test_language_model.py", "test_run.py", "test_docs.py", "test_digits.py
 """Files of the last folder that take longest. They begin first, so that none of them runs alone at the end."""
 
 # `ci` and `dev` try the same examples in every run, so that no run fails by chance; more of the same ones would find
-# nothing new. `fresh` draws new ones, in the breadth that the laws were written with, and `soak` for hours.
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None, max_examples=50)
-hypothesis.settings.register_profile("dev", hypothesis.settings.get_profile("ci"), max_examples=25)
+# nothing new. `ci` tries as many as `tests.mutate` needs to find its mutants. `fresh` draws new ones, in the breadth
+# that the laws were written with, and `soak` for hours.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None, max_examples=25)
+hypothesis.settings.register_profile("dev", hypothesis.settings.get_profile("ci"), max_examples=10)
 hypothesis.settings.register_profile("fresh", deadline=None, derandomize=False)
 hypothesis.settings.register_profile("soak", deadline=None, derandomize=False, max_examples=10_000)
 hypothesis.settings.load_profile("ci")

@@ -32,7 +32,7 @@ def until(condition: Callable[[], Any], limit: float = HANG) -> None:
 def examples(count: int) -> int:
     """How many examples a law tries.
 
-    `count` in the profile "fresh", half of them in "ci", a quarter in "dev", a hundred times as many in "soak".
+    `count` in the profile "fresh", a quarter of them in "ci", a tenth in "dev", a hundred times as many in "soak".
     """
     from hypothesis import settings  # not where worker processes import this module
 

@@ -63,7 +63,7 @@ TESTS = {
     "plan/mix": ["tests/plan/test_mix.py", "tests/test_combine.py", "tests/kept/test_kept.py"],
     "plan/skips": ["tests/plan/test_skips.py", "tests/plan/test_batches.py"],
 }
-PYTEST = ["-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=dev"]
+PYTEST = ["-n", "0", "-q", "-x", "-p", "no:cacheprovider"]
 # Set before a module starts JAX, as tests/conftest.py does.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "OPENBLAS_NUM_THREADS": "1"}
 

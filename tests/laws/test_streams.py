@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from loadax import Dataloader, from_arrays, from_stream, mix
 from loadax.protocols import ArraySpec
@@ -36,7 +36,6 @@ def joined(hosts: list[list[list[int]]]) -> list[list[int]]:
     return [list(chain(*parts)) for parts in zip(*hosts, strict=True)]
 
 
-@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(["drop", "pad"]), st.sampled_from([0, 3]))
 def test_every_row_is_served_once_in_the_order_of_the_lanes(
     lengths: list[int], batch_size: int, remainder: Any, workers: int
@@ -51,7 +50,6 @@ def test_every_row_is_served_once_in_the_order_of_the_lanes(
         assert served == [row_of(lane, row) for lane, length in enumerate(lengths) for row in range(length)]
 
 
-@settings(max_examples=25)
 @given(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 2, 3]))
 def test_batches_do_not_depend_on_hosts(number: int, per_host: int, hosts: int) -> None:
     batch_size = per_host * hosts
@@ -74,7 +72,6 @@ def test_a_host_opens_its_own_lanes_alone() -> None:
     assert set.union(*opened) == set(range(128))
 
 
-@settings(max_examples=25)
 @given(
     LENGTHS,
     st.booleans(),

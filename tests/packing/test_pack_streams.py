@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_parquet, from_source, from_stream, mix
@@ -53,7 +53,6 @@ def assert_same(steps: list[Any], expected: list[Any]) -> None:
         np.testing.assert_equal(step, other)
 
 
-@settings(max_examples=60)
 @given(LENGTHS, PACKINGS, st.integers(1, 3))
 def test_rows_of_every_lane_are_those_of_the_oracle(lengths: list[int], packing: Packing, lanes: int) -> None:
     """So every token is packed once an epoch, in the order of its document, but those of documents that are dropped."""

@@ -22,6 +22,7 @@ import loadax
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import Visits
 from loadax.testing import check_source
+from tests.limits import examples
 from tests.servers.ranges import RangeServer
 from tests.sources.advice import follow
 from tests.sources.tables.arrow.test_table import plain
@@ -196,7 +197,7 @@ def test_quote_without_end_names_its_line(newline: str, tmp_path: Path) -> None:
 ENTRIES = st.text(st.sampled_from("a1é ,;\t\"'\n\r"), max_size=6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     rows=st.lists(st.lists(ENTRIES, min_size=2, max_size=2), max_size=8),
     delimiter=st.sampled_from(",;\t"),
