@@ -40,11 +40,12 @@ _LIBRARIES = ("loadax", "cache", "cached", "grain")
 Tokenize = Callable[[str], NDArray[np.int32]]
 
 
-def write_corpus(folder: Path) -> str:
+def write_corpus(folder: Path, most: int | None, vocabulary: int) -> str:
     """Writes the documents as JSON lines, and trains the tokenizer. Returns the name of the tokenizer."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [path for path in sorted(library.rglob("*.py")) if "site-packages" not in path.parts]
     texts = [text for path in files for text in path.read_text("utf-8", "ignore").split("\n\n\n") if len(text) > 100]
+    texts = texts[:most]
     (folder / "documents.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
     try:
         import sentencepiece
@@ -53,7 +54,7 @@ def write_corpus(folder: Path) -> str:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts[::10]),
         model_prefix=str(folder / "tokens"),
-        vocab_size=_VOCABULARY,
+        vocab_size=vocabulary,
         model_type="bpe",
         minloglevel=2,
     )
@@ -189,6 +190,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a measurement (default: 5)")
     parser.add_argument("--only", nargs="+", choices=_PIPELINES, default=_PIPELINES, help="pipelines (default: all)")
+    parser.add_argument("--documents", type=int, help="number of documents (default: all)")
+    parser.add_argument(
+        "--vocabulary", type=int, default=_VOCABULARY, help=f"of the tokenizer (default: {_VOCABULARY})"
+    )
     parser.add_argument("--json", type=Path, help="file for the medians")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -198,7 +203,7 @@ def main() -> None:
         return
     taken: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = write_corpus(Path(folder))
+        tokenizer = write_corpus(Path(folder), args.documents, args.vocabulary)
         for _ in range(args.rounds):
             for pipeline in args.only:
                 for library in _LIBRARIES:

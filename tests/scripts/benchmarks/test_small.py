@@ -20,7 +20,10 @@ MOST_CALLS = 66  # of a next() that reads one step, as on a busy machine; fewer 
             "packed_graphs.py --graphs 300 --rounds 1 --batches 8",
             {"8 x graphs loadax": 1, "1 x graphs loadax": 1, "shift": 3},
         ),
-        ("packing_streams.py --only easylm --rounds 1 --seconds 0.1", {"easylm": 4}),
+        (
+            "packing_streams.py --only easylm --rounds 1 --seconds 0.1 --documents 4000 --vocabulary 1000",
+            {"tokens: SentencePiece": 1, "easylm": 4},
+        ),
         ("passes.py --rows 2000 --engines thread", {"| thread": 1, "recipe of": 4}),
         ("pictures.py --pairs 256 --rounds 1 --seconds 0.05", {"loadax": 1, "tf.data": 1}),
         ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
