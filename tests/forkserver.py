@@ -49,6 +49,8 @@ PRELOADED = (
     "loadax.loader.dataloader",
     "loadax.io",
     "loadax.packing.pack",
+    "orbax.checkpoint",
+    "pytest",
 )
 MESSAGE = 1 << 17  # bytes of one request at most
 JAX_SETTINGS = (  # JAX read them when the server imported it

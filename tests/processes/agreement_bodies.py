@@ -54,7 +54,8 @@ def culprits() -> None:
         others = f"processes {others}" if count > 2 else "process 0"
         assert re.search(rf"{re.escape(usual)}\S* on {others}\b", message)
     assert "in first step: " in refused(loader(), start=int(differs))
-    arguments_by_host(differs)
+    if count == 2:  # what is compared; who differs from whom is above
+        arguments_by_host(differs)
     follow_the_advice()
 
 

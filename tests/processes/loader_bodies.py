@@ -59,16 +59,22 @@ class Remembered:
 
 @patch.object(record, "sampled_rows", lambda *_: [])  # read for the comparison of hosts
 def every_mesh() -> None:
-    """Bit-equal batches, and each element that is held is read once and no other: in columns, and in whole rows."""
+    """Bit-equal batches, and each element that is held is read once and no other.
+
+    Partitions take turns at columns and whole rows: `test_every_host_holds_its_boxes_and_reads_each_element_once` has
+    both for each, on the same meshes as plans.
+    """
     shuffled = from_arrays(TREE).shuffle(seed=5).order
     shifted, padded = Oracle(TREE, shuffled, ELEMENTWISE, BATCH), Oracle(TREE, shuffled, NONE, BATCH, "pad")
     expected = Remembered(shifted), Remembered(padded)
-    for case in zoo(jax.process_count()):
+    for turn, case in enumerate(zoo(jax.process_count())):
         for number, partition in enumerate(partitions(case)):
             mesh = case.real(AxisType.Explicit if number % 2 else AxisType.Auto)
-            columns_only(mesh, partition, number % 3, expected[0])
+            if (turn + number) % 2:
+                columns_only(mesh, partition, number % 3, expected[0])
+                continue
             mask = rows_only(mesh, partition, number % 3, expected[1])
-            if number < 2:  # once with each type of axes: for each program, the processes connect anew
+            if number < 2:  # once on each mesh: for each program, the processes connect anew
                 total = jax.jit(lambda mask: mask.sum(), out_shardings=NamedSharding(mesh, P()))(mask)
                 assert int(total) == ROWS % BATCH
 
@@ -235,10 +241,11 @@ def own_mesh() -> None:
 
 def all_stop_together() -> None:
     """Lengths that divide by nothing: every host has as many steps, and one collective a step comes to an end."""
+    total = jax.jit(lambda x: x.sum())  # once: for each program, the processes connect anew
     for rows in (16, 17, 31, 90):
         for remainder in ("drop", "pad"):
             loader = Dataloader(arrays(rows), BATCH, mesh=data_parallel(), num_epochs=2, remainder=remainder)
-            sums = [jax.block_until_ready(jax.jit(lambda x: x.sum())(batch["label"])) for batch in loader]
+            sums = [jax.block_until_ready(total(batch["label"])) for batch in loader]
             steps = multihost_utils.process_allgather(np.array(len(sums))).ravel()
             assert set(steps.tolist()) == {len(loader)}
 

@@ -14,7 +14,7 @@ from loadax.sharding import data_parallel
 from tests.packing.stream_packing import host_steps
 from tests.streams import CountedLanes, expected_steps, row_of
 
-LANES, BATCH, STEPS = 16, 32, 10
+LANES, BATCH, STEPS = 16, 32, 5
 LENGTHS = [50 + 3 * (lane % 4) for lane in range(LANES)]
 
 
@@ -51,7 +51,7 @@ def packed_batches() -> Any:
 
 def packed_steps() -> list[Any]:
     """The batches of one process that reads all lanes."""
-    return host_steps(packed(), BATCH, STEPS + 4)[0]
+    return host_steps(packed(), BATCH, STEPS + 2)[0]
 
 
 def check_packed(batch: Any, expected: Any) -> None:
