@@ -190,12 +190,10 @@ CHANGED: dict[str, Any] = {
     "jax_default_prng_impl": "rbg",
 }
 LOADERS: dict[str, dict[str, Any]] = {
-    "threads": {"num_workers": 2},
+    "threads, keys, mask and microbatches": {"num_workers": 2, "key_seed": 1, "remainder": "pad", "microbatches": 2},
     "no workers": {"num_workers": 0},
     "keep_on_device": {"keep_on_device": True},
     "device_map": {"device_map": lambda row: {**row, "x": row["x"] * 2}},
-    "keys and mask": {"key_seed": 1, "remainder": "pad"},
-    "microbatches": {"microbatches": 2},
 }
 
 
