@@ -39,7 +39,7 @@ LATE = ("laws", "servers", "processes", "scripts")
 SERVERS = {"gcs_server", "range_server", "s3_server"}
 """Fixtures of `tests.servers.fixtures`: a test of any folder that has one of them is marked `servers`."""
 
-LONG = ("test_language_model.py", "test_run.py", "test_docs.py", "test_digits.py", "test_volumes.py")
+LONG = ("test_docs.py", "test_run.py", "test_small.py", "test_language_model.py", "test_digits.py")
 """Files of the last folder that take longest. They begin first, so that none of them runs alone at the end."""
 
 # `ci` and `dev` try the same examples in every run, so that no run fails by chance; more of the same ones would find

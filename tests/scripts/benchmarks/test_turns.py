@@ -10,12 +10,31 @@ import pytest
 from tests.scripts.benchmarks.scripts import load
 
 
-@pytest.fixture
-def ceiling(tmp_path: Path) -> Any:
-    """The contestant of two processes, on a little data."""
-    load("workloads").find("transform", quick=True).write(tmp_path)
-    with load("turns").child("ceiling", "transform", tmp_path, quick=True) as child:
+@pytest.fixture(scope="module")
+def ceiling(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The contestant of two processes, on a little data, until the last test ends it."""
+    folder = tmp_path_factory.mktemp("transform")
+    load("workloads").find("transform", quick=True).write(folder)
+    with load("turns").child("ceiling", "transform", folder, quick=True) as child:
         yield child
+
+
+def test_one_that_fails_is_out_of_the_race_and_the_others_go_on(ceiling: Any, tmp_path: Path) -> None:
+    turns = load("turns")
+    with turns.child("numpy", "transform", tmp_path / "nothing is here", quick=True) as lost:
+        race = turns.Race({"lost": lost, "ceiling": ceiling})
+        assert race.ask("lost", "ready") is None
+        turn = {"seconds": 0.01, "lead": 0}
+        found = [name for name, _ in race.turns(2, {"lost": turn, "ceiling": turn}, float("inf"))]
+        assert found == ["ceiling"] * 2
+        assert race.names == ["ceiling"]
+        assert "numpy ended in 'ready', with code 1" in race.failed["lost"]
+        assert race.ask("lost", "ready") is None
+
+
+def test_rounds_end_when_the_time_is_up_but_three_there_are(ceiling: Any) -> None:
+    race = load("turns").Race({"ceiling": ceiling})
+    assert len(list(race.turns(9, {"ceiling": {"seconds": 0.01, "lead": 0}}, 0.0))) == 3
 
 
 def test_between_turns_a_contestant_and_its_processes_stand_still(ceiling: Any) -> None:
@@ -35,21 +54,3 @@ def test_between_turns_a_contestant_and_its_processes_stand_still(ceiling: Any) 
     assert turn["cpu_seconds"] > turn["seconds"] / 10
     ceiling.end()
     assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
-
-
-def test_one_that_fails_is_out_of_the_race_and_the_others_go_on(ceiling: Any, tmp_path: Path) -> None:
-    turns = load("turns")
-    with turns.child("numpy", "transform", tmp_path / "nothing is here", quick=True) as lost:
-        race = turns.Race({"lost": lost, "ceiling": ceiling})
-        assert race.ask("lost", "ready") is None
-        turn = {"seconds": 0.01, "lead": 0}
-        found = [name for name, _ in race.turns(2, {"lost": turn, "ceiling": turn}, float("inf"))]
-        assert found == ["ceiling"] * 2
-        assert race.names == ["ceiling"]
-        assert "numpy ended in 'ready', with code 1" in race.failed["lost"]
-        assert race.ask("lost", "ready") is None
-
-
-def test_rounds_end_when_the_time_is_up_but_three_there_are(ceiling: Any) -> None:
-    race = load("turns").Race({"ceiling": ceiling})
-    assert len(list(race.turns(9, {"ceiling": {"seconds": 0.01, "lead": 0}}, 0.0))) == 3
