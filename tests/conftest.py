@@ -160,10 +160,17 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 class Running:
-    """The threads of loadax and the child processes that exist at this moment."""
+    """The threads of loadax and the child processes that exist at this moment.
+
+    Those of requests to storage are the process's: they end when no request has come for some seconds.
+    """
 
     def __init__(self) -> None:
-        self.threads = {thread for thread in threading.enumerate() if thread.name.startswith("loadax")}
+        self.threads = {
+            thread
+            for thread in threading.enumerate()
+            if thread.name.startswith("loadax") and thread.name != "loadax-storage"
+        }
         self.processes = _started()
 
     def forget(self, before: "Running") -> "Running":

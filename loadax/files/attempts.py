@@ -1,9 +1,9 @@
 """Attempts of one request: when it is sent again, and the error of the last attempt."""
 
-import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from typing import Any
 
 from loadax.core.log import log
@@ -18,9 +18,7 @@ _TOLD = 1
 _RETRIED = re.compile(r"after \d+ retries|body error")
 
 
-async def attempt(
-    ask: Callable[[], Awaitable[Any]], name: str, *, expected: bool
-) -> Any:
+def attempt(ask: Callable[[], Any], name: str, *, expected: bool) -> Any:
     """Sends a request, and sends it again after a fault that may pass.
 
     A server that limits requests is waited for up to a minute; obstore has tried six times before each pause.
@@ -42,7 +40,7 @@ async def attempt(
     is_first = True
     while True:
         try:
-            return await ask()
+            return ask()
         except FileNotFoundError:
             if not expected or not is_first:
                 return None
@@ -66,7 +64,7 @@ async def attempt(
             else:
                 raise failure(error, name) from redacted(error)
         is_first = False
-        await asyncio.sleep(pause * random.uniform(1, 1.2))  # noqa: S311 - so that requests don't return together
+        time.sleep(pause * random.uniform(1, 1.2))  # noqa: S311 - so that requests don't return together
 
 
 def _status(error: Exception) -> str:

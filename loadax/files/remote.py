@@ -1,11 +1,11 @@
 """RemoteFiles: sizes, listings and byte ranges of files at URLs, all requests of a call concurrently."""
 
-import asyncio
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar, final
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, final
 from urllib.parse import quote, urlsplit
 
 from loadax.core.log import log
@@ -19,24 +19,28 @@ from loadax.files.byte_ranges import (
     no_such_file,
     too_short,
 )
-from loadax.files.exit import cancelled_at_exit
 from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
 from loadax.files.paths import BUCKETS
+from loadax.files.requests import Request, process_requests
 from loadax.files.web_range import read_web_range
 from loadax.redaction import redact
 
-# concurrent requests: a step of 64 scattered rows then takes about one round trip
-_REQUESTS = 64
 _PAST_THE_END = re.compile("status code: 416")
 # What obstore says of a web server that answers a range with the whole file, or without the length of its answer.
 _WITHOUT_RANGES = re.compile(
     "Range request not supported|Content-Length Header missing"
 )
-_ASKED = TypeVar("_ASKED")
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """Answer to a request for a range.
+
+    Args:
+        info: Size and generation of the file; None: the range begins behind its end.
+        content: Bytes of the range, fewer at the end of the file.
+    """
+
     info: FileInfo | None
     content: bytes
 
@@ -55,7 +59,33 @@ class RemoteFiles:
 
     def look_up(self, locations: Sequence[str]) -> list[FileInfo | None]:
         """Finds size and generation of files, with one request each; None for a file that does not exist."""
-        return _run(locations, self._look_up)
+        return _wait(self._begin(locations, self._look_up), locations)
+
+    def begin(
+        self, ranges: Sequence[ByteRange], urgent: bool
+    ) -> Sequence["Future[Answer | None]"]:
+        """Requests ranges, each with one request, and does not wait.
+
+        A future that is cancelled before its request was sent frees its place.
+
+        Args:
+            ranges: Ranges that are not empty, joined already.
+            urgent: Whether a reader waits for them: they are sent before all that were requested ahead.
+
+        Returns:
+            A future of each range; its answer is None if the file does not exist.
+        """
+        return self._begin(ranges, self._read, urgent)
+
+    def wait(
+        self, futures: Sequence["Future[Answer | None]"], ranges: Sequence[ByteRange]
+    ) -> Sequence[Answer | None]:
+        """Waits for the answers of `begin`, with log lines during a long wait; hurries what was requested ahead.
+
+        If one fails, or the wait is interrupted, the others are cancelled.
+        """
+        process_requests().hurry([future for future in futures if not future.done()])
+        return _wait(futures, ranges)
 
     def read(
         self, ranges: Sequence[ByteRange], short: bool = False
@@ -73,7 +103,8 @@ class RemoteFiles:
             SourceError: When a range exceeds its file, or the file does not exist; names it.
         """
         parts = list(joined(ranges))
-        answers = _run([whole for whole, _ in parts], self._read)
+        wholes = [whole for whole, _ in parts]
+        answers = _wait(self.begin(wholes, urgent=True), wholes)
         contents: list[bytes] = [b""] * len(ranges)
         infos: dict[str, FileInfo] = {}
         for (whole, within), answer in zip(parts, answers, strict=True):
@@ -110,7 +141,9 @@ class RemoteFiles:
                 f"{folder}: this kind of server can't list its files; pass a list of "
                 "URLs"
             )
-        (listed,) = _run([folder], lambda url: self._list(url, below))
+        (listed,) = _wait(
+            self._begin([folder], lambda url: self._list(url, below)), [folder]
+        )
         if listed is None:
             prefix = split_url(folder)[1]
             names, folders, odd = list_around(folder, below)
@@ -128,17 +161,17 @@ class RemoteFiles:
 
     def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
         """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
-        return _run(folders, self._first_names)
+        return _wait(self._begin(folders, self._first_names), folders)
 
-    async def _first_names(self, folder: str) -> Sequence[str]:
+    def _first_names(self, folder: str) -> Sequence[str]:
         from obstore.exceptions import BaseError, InvalidPathError
 
         try:
             store, prefix = self._located(folder)
-            async for entries in store.list(prefix, chunk_size=1000):
+            for entries in store.list(prefix, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
         except InvalidPathError:
-            listed = await asyncio.to_thread(list_around, folder, below=True)
+            listed = list_around(folder, below=True)
             return [name.rpartition("/")[2] for name in listed.files[:1000]]
         except (
             BaseError,
@@ -147,9 +180,9 @@ class RemoteFiles:
             log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
         return []
 
-    async def _look_up(self, location: str) -> FileInfo | None:
+    def _look_up(self, location: str) -> FileInfo | None:
         store, key = self._located(location)
-        answer = await attempt(
+        answer = attempt(
             lambda: self._get(location, (0, 1)), location, expected=False
         )
         if answer is None or answer.info is not None:
@@ -157,34 +190,34 @@ class RemoteFiles:
                 return None
             return answer.info
         # No server has a byte of an empty file, so this asks for the file: it may have grown.
-        meta = await attempt(lambda: store.head_async(key), location, expected=True)
+        meta = attempt(lambda: store.head(key), location, expected=True)
         if meta is None:
             return None
         return _info(meta)
 
-    async def _read(self, wanted: ByteRange) -> _Answer | None:
+    def _read(self, wanted: ByteRange) -> Answer | None:
         span = wanted.start, wanted.stop
-        return await attempt(
+        return attempt(
             lambda: self._get(wanted.location, span), str(wanted), expected=True
         )
 
-    async def _get(self, location: str, span: tuple[int, int]) -> _Answer:
+    def _get(self, location: str, span: tuple[int, int]) -> Answer:
         store, key = self._located(location)
         try:
-            result = await store.get_async(key, options={"range": span})
-            content = await result.bytes_async()
+            result = store.get(key, options={"range": span})
+            content = result.bytes()
         except Exception as error:
             if _PAST_THE_END.search(str(error)):
-                return _Answer(None, b"")
+                return Answer(None, b"")
             if urlsplit(location).scheme in BUCKETS or not _WITHOUT_RANGES.search(
                 str(error)
             ):
                 raise
         else:
-            return _Answer(_info(result.meta), bytes(content))
-        return await asyncio.to_thread(self._get_from_web, location, span)
+            return Answer(_info(result.meta), bytes(content))
+        return self._get_from_web(location, span)
 
-    def _get_from_web(self, location: str, span: tuple[int, int]) -> _Answer:
+    def _get_from_web(self, location: str, span: tuple[int, int]) -> Answer:
         """Reads a range from a server whose answers obstore refuses."""
         start, stop = span
         answer = read_web_range(location, start, stop)
@@ -196,28 +229,40 @@ class RemoteFiles:
                 "long as a whole file"
             )
             log.warning(text, redact(location))
-        return _Answer(answer.info, answer.content)
+        return Answer(answer.info, answer.content)
 
-    async def _list(self, folder: str, below: bool) -> Any:
+    def _list(self, folder: str, below: bool) -> Any:
         """Entries and subfolders of a folder; None if obstore refuses one of its keys."""
         from obstore.exceptions import InvalidPathError
 
         store, prefix = self._located(folder)
 
-        async def ask() -> Any:
+        def ask() -> Any:
             try:
                 if below and prefix:
-                    return await store.list(prefix).collect_async(), []
-                level = await store.list_with_delimiter_async(prefix)
+                    return store.list(prefix).collect(), []
+                level = store.list_with_delimiter(prefix)
                 if "" in level["common_prefixes"]:
                     return None  # a key begins with "/", which obstore drops
                 if below:
-                    return await store.list().collect_async(), []
+                    return store.list().collect(), []
             except InvalidPathError:
                 return None
             return level["objects"], level["common_prefixes"]
 
-        return await attempt(ask, folder, expected=True)
+        return attempt(ask, folder, expected=True)
+
+    def _begin(
+        self,
+        asked: Sequence[Any],
+        ask: Callable[[Any], Any],
+        urgent: bool = True,
+    ) -> Sequence["Future[Any]"]:
+        if not asked:
+            return []
+        return process_requests().begin(
+            [Request(partial(ask, item), urgent) for item in asked]
+        )
 
     def _located(self, location: str) -> tuple[Any, str]:
         """The store of a URL, which is opened once, and the key in it."""
@@ -236,58 +281,22 @@ def _info(meta: Any) -> FileInfo:
     )
 
 
-def _run(
-    asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]
-) -> list[Any]:
-    """Sends all requests, at most 64 at once, and waits for the answers, with log lines during a long wait."""
-    if not asked:
-        return []
+def _wait(futures: Sequence["Future[Any]"], asked: Sequence[object]) -> list[Any]:
+    """Waits for all answers, with log lines during a long wait; if one fails, the others are cancelled."""
+    patience = Patience(NOTICE, PATIENCE)
+    answers: list[Any] = []
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_all(asked, ask))
-    # In a notebook: this thread's loop can't wait for another one.
-    with ThreadPoolExecutor(1, "loadax-requests") as pool:
-        return pool.submit(asyncio.run, _all(asked, ask)).result()
-
-
-async def _all(
-    asked: Sequence[_ASKED], ask: Callable[[_ASKED], Coroutine[Any, Any, Any]]
-) -> list[Any]:
-    width = asyncio.Semaphore(_REQUESTS)
-
-    async def one(item: _ASKED) -> Any:
-        async with width:
-            return await ask(item)
-
-    with cancelled_at_exit():
-        tasks = [asyncio.ensure_future(one(item)) for item in asked]
-        patience = Patience(NOTICE, PATIENCE)
-        try:
-            while True:
-                done, waiting = await asyncio.wait(
-                    tasks, timeout=patience.rest, return_when=asyncio.FIRST_EXCEPTION
-                )
-                failed = next(
-                    (
-                        task
-                        for task in tasks
-                        if task in done and task.exception() is not None
-                    ),
-                    None,
-                )
-                if failed is not None or not waiting:
-                    return [task.result() for task in ([failed] if failed else tasks)]
-                patience.check_storage(
-                    str(
-                        next(
-                            item
-                            for item, task in zip(asked, tasks, strict=True)
-                            if task in waiting
-                        )
-                    )
-                )
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        while len(answers) < len(futures):
+            try:
+                answers.append(futures[len(answers)].result(patience.rest))
+            except TimeoutError:
+                # one behind those that are silent may have failed
+                for future in futures:
+                    if future.done() and future.exception() is not None:
+                        return [future.result()]
+                patience.check_storage(str(asked[len(answers)]))
+    finally:
+        if len(answers) < len(futures):
+            for future in futures:
+                future.cancel()
+    return answers

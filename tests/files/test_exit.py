@@ -1,18 +1,20 @@
 """A program that has read remote files ends as any other: by its own exit code, at once."""
 
-import asyncio
-import os
+import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
-from loadax.files import exit as at_exit
+from loadax.files.requests import Request, Requests
 from tests.limits import HANG
-from tests.servers.faults import FaultProxy
+from tests.servers.child import run_python
+from tests.servers.faults import Fault, FaultProxy
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -30,23 +32,95 @@ def test_programs_that_have_just_read_a_remote_file_end_well(tmp_path: Path, htt
     assert ends == [(b"", 0)] * 8
 
 
-def test_requests_that_are_still_open_are_cancelled_and_no_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_exit, "_over", threading.Event())
-    begun: Future[None] = Future()
+@pytest.mark.processes
+def test_program_ends_while_requests_made_ahead_are_open(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """Those that were sent are waited for, for two seconds at most; the others are cancelled."""
+    (tmp_path / "x.bin").write_bytes(bytes(12))
+    code = (
+        "import sys\n"
+        "from loadax.files.byte_ranges import ByteRange\n"
+        "from loadax.files.remote import RemoteFiles\n"
+        "files = RemoteFiles()\n"
+        "files.begin([ByteRange(sys.argv[1], 0, 12)] * 200, urgent=False)\n"
+    )
+    for seconds, most in ((0.1, 2.0), (HANG, 4.0)):
+        http_proxy.clear()
+        http_proxy.add(delay := Fault("delay", seconds=seconds))
+        program = subprocess.Popen([sys.executable, "-c", code, f"{http_proxy.url}/x.bin"], stderr=subprocess.PIPE)
+        _wait_for(lambda: bool(delay.hits))
+        start = time.monotonic()
+        assert program.communicate(timeout=HANG)[1] == b""
+        assert program.returncode == 0
+        assert time.monotonic() - start < most
 
-    async def wait() -> None:
-        with at_exit.cancelled_at_exit():
-            begun.set_result(None)
-            await asyncio.sleep(HANG)
 
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(asyncio.run, wait())
-        begun.result(HANG)
-        at_exit._end(os.getpid() + 1)  # in a fork of another process
-        assert not waiting.done()
-        at_exit._end(os.getpid())
-        with pytest.raises(asyncio.CancelledError):
-            waiting.result(HANG)
-    assert not at_exit._open
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(wait())
+@pytest.mark.processes
+def test_interrupt_of_a_waiting_program(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """Ctrl-C ends the wait at once, whatever the server does."""
+    (tmp_path / "x.bin").write_bytes(bytes(12))
+    http_proxy.add(Fault("silent"))
+    code = "import sys; from loadax.files.files import Files; Files().sizes(sys.argv[1:])"
+    program = subprocess.Popen([sys.executable, "-c", code, f"{http_proxy.url}/x.bin"], stderr=subprocess.PIPE)
+    _wait_for(lambda: bool(http_proxy.requests))
+    time.sleep(0.1)  # it waits for the answer
+    start = time.monotonic()
+    program.send_signal(signal.SIGINT)
+    said = program.communicate(timeout=HANG)[1]
+    assert said.endswith(b"KeyboardInterrupt\n")
+    assert program.returncode == -signal.SIGINT
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.processes
+def test_fork_of_a_process_that_has_read_remote_files(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    """It has none of obstore's threads, so it says so; a fork before the first read works."""
+    (tmp_path / "x.bin").write_bytes(bytes(12))
+    code = (
+        "import os\n"
+        "from loadax.errors import StorageError\n"
+        "from loadax.files.files import Files\n"
+        "def read():\n"
+        f"    return Files().sizes(['{http_proxy.url}/x.bin'])\n"
+        "def forked():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        try:\n"
+        "            print(read(), flush=True)\n"
+        "        except StorageError as error:\n"
+        "            print(error, flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "forked()\n"
+        "read()\n"
+        "forked()\n"
+    )
+    said = run_python(code, {"PYTHONWARNINGS": None}).splitlines()
+    assert said[0] == "[12]"
+    assert said[-1].startswith("remote files can't be read in a process that was forked")
+    assert said[-1].endswith("start it with the method 'spawn' or 'forkserver'")
+
+
+def test_closed_requests_take_no_more() -> None:
+    requests, begun, go_on = Requests(), threading.Event(), threading.Event()
+
+    def send() -> int:
+        begun.set()
+        go_on.wait(HANG)
+        return 3
+
+    (running,) = requests.begin([Request(send, urgent=True)])
+    assert begun.wait(HANG)
+    waiting = requests.begin([Request(send, urgent=False)] * 100)
+    threading.Timer(0.1, go_on.set).start()
+    requests.close()
+    assert running.result(0) == 3
+    assert waiting[-1].cancelled()
+    with pytest.raises(CancelledError):
+        requests.begin([Request(send, urgent=True)])
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
