@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import loadax
 from loadax.sources.tables.parquet.files import Names, ParquetFiles, RowGroup
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
+from tests.servers.ranges import parse_range
 from tests.servers.s3 import S3Server
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -58,6 +60,18 @@ def test_parquet_costs_a_list_a_footer_and_a_request_a_row_group(
     s3_proxy.clear()
     assert again.read([3, 14])["x"].tolist() == [3, 14]
     assert len(s3_proxy.log) == 0
+
+
+def test_row_group_of_adjacent_columns_is_downloaded_once(tmp_path: Path, http_proxy: FaultProxy) -> None:
+    wide = pa.table({"x": np.arange(4000), "y": np.arange(4000)})
+    parquet.write_table(wide, tmp_path / "wide.parquet", row_group_size=1000, use_dictionary=False)
+    data = loadax.from_parquet([f"{http_proxy.url}/wide.parquet"])
+    http_proxy.clear()
+    for group in range(4):
+        assert data.read([1000 * group])["y"].tolist() == [1000 * group]
+    spans = [parse_range(exchange.range, 1 << 40) for exchange in http_proxy.log]
+    assert len(spans) == 4
+    assert all(one and other and one[1] <= other[0] for one, other in pairwise(spans))
 
 
 @pytest.mark.parametrize(("most", "together"), [(1, [1, 1, 1]), (256 << 20, [3])])

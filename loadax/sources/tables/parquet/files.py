@@ -477,13 +477,15 @@ def _encrypted_text(location: str, what: str) -> str:
 
 def _reader(source: Any, metadata: Any = None) -> Any:
     # Not ParquetFile, which joins the names of all columns. INT96 times of the years 1 to 9999 fit in microseconds, and
-    # not in nanoseconds.
+    # not in nanoseconds. A buffer of pyarrow's own would join column chunks to a range that was not requested before,
+    # and so request a remote row group twice.
     reader = pq.ParquetReader()
     reader.open(
         source,
         metadata=metadata,
         coerce_int96_timestamp_unit="us",
         page_checksum_verification=True,
+        pre_buffer=False,
     )
     return reader
 
