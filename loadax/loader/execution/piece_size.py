@@ -15,6 +15,9 @@ _ALONE_TARGET = 0.001
 _CONTENTION = 4
 # the steps of a group share memory, which is freed with the last of them
 _MOST_STEPS = 16
+# Pieces of a step that waited, as long as pieces of one size alone were measured: enough to tell latency, which each
+# piece pays again, from rows that take time.
+_TRIED = 2
 _MOST_PLACED_STEPS = 64  # of a group that several workers read together
 _PIECES_PER_WORKER = 4
 _KEPT = 0.75  # decay of earlier measurements at each new one
@@ -110,12 +113,15 @@ class PieceSizes:
         parts = 1
         places = self._places()
         if (count == 1 or places) and self._weight and self._splits:
+            most = min(rows, _PIECES_PER_WORKER * active)
             if self._seconds_per_row is None:
                 per_row = self._mean_seconds / self._mean_rows
+                # a hundredth more, for rounding
+                if self._mean_busy < 1.01 / _CONTENTION * self._mean_seconds:
+                    most = min(most, _TRIED)
             else:
                 per_row = self._seconds_per_row
             delay = self._mean_seconds - per_row * self._mean_rows
-            most = min(rows, _PIECES_PER_WORKER * active)
             parts = max(
                 1, min(most, round(per_row * rows * count / max(self._target, delay)))
             )

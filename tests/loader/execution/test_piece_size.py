@@ -127,6 +127,23 @@ def test_what_waits_for_a_delay_is_not_cut(machine: Machine) -> None:
     assert len(measured(worker, lambda rows: machine.sleep(rows * 0.002), 8).pieces(1, 8)) == 32
 
 
+@pytest.mark.parametrize("each", [1e-6, 1e-5, 1e-4])
+def test_sizes_settle_within_three_steps_behind_a_latency(each: float, machine: Machine) -> None:
+    """No step pays 100 ms sixteen times, and the third one is as long as those after it."""
+
+    def request(rows: int) -> None:
+        machine.sleep(0.1)
+        machine.share(rows * each, 1)
+
+    sizes, cuts = PieceSizes(256, 4), []
+    for _ in range(8):
+        cuts.append(len(sizes.pieces(1, 4)))
+        measured(sizes, request, 4, steps=1)
+    assert cuts[0] == 1
+    assert cuts[1] <= 2
+    assert cuts[2:] == [1] * 6
+
+
 @pytest.mark.parametrize("among", [1, 2, 4])
 @pytest.mark.parametrize("each", [2e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3])
 def test_a_piece_of_a_worker_process_takes_it_some_ten_milliseconds_however_busy_the_machine(
