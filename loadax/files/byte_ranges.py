@@ -8,6 +8,10 @@ from loadax.errors import SourceError, StorageError
 # Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request.
 GAP = 64 << 10
 
+# Largest gap in bytes that is read together with the parts of a file on both sides of it: the ends of lines, and the
+# headers of members. Reading it takes less time than copying the parts one by one.
+NEAR = 4 << 10
+
 # Largest joined range in bytes, so that several requests share the work.
 JOINED = 8 << 20
 

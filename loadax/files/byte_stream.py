@@ -17,6 +17,7 @@ from loadax.files.byte_ranges import SHORTER, ByteRange, changed
 from loadax.files.file_map import HUGE, FileMap, reserve
 from loadax.files.files import Files
 from loadax.files.paths import local_path
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Integers, Location
 
 # bytes of a row from which one copy per row is faster than an index array, which copies twice
@@ -54,6 +55,9 @@ class Ends:
     def __init__(self, segments: Sequence[FileSpan]):
         self.segments = tuple(segments)
         self.locations = [segment.location for segment in self.segments]
+        self._first_bytes = np.array(
+            [segment.begin for segment in self.segments], np.int64
+        )
         sizes = np.array([segment.size for segment in self.segments], np.int64)
         self.ends = np.cumsum(sizes)
         self.begins = self.ends - sizes
@@ -98,6 +102,20 @@ class Ends:
             for segment, low, high in parts
         ]
 
+    def ranges_of(self, starts: Integers, stops: Integers) -> list[list[ByteRange]]:
+        """Maps parts of the stream, none of them empty, to byte ranges of the files; see `ranges`."""
+        first = self.owners(starts)
+        within = (first == self.owners(stops - 1)).tolist()
+        shifts = (self._first_bytes - self.begins)[first]
+        low = (starts + shifts).tolist()
+        high = (stops + shifts).tolist()
+        return [
+            [ByteRange(self.locations[owner], low[part], high[part])]
+            if within[part]
+            else self.ranges(int(starts[part]), int(stops[part]))
+            for part, owner in enumerate(first.tolist())
+        ]
+
     def locate(self, start: int, stop: int) -> list[Location]:
         """Maps the bytes `start` to `stop` of the stream to files, each with its first and last byte."""
         return [
@@ -114,6 +132,9 @@ class ByteStream(Protocol):
     @property
     def far(self) -> bool:
         """Whether a read waits for a network."""
+
+    def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:
+        """What a read of parts of a remote stream (int64[n] each) will request; empty for a local one."""
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:
         """Reads `size` bytes from each of `starts` (int64[n]) into `out` (uint8[n, size], contiguous)."""
@@ -226,6 +247,9 @@ class MappedSegments:
             self._most = _MOST_MAPS // 2
         else:
             self._most = _MOST_MAPS
+
+    def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:  # noqa: ARG002
+        return []
 
     def __reduce__(self) -> Any:
         return MappedSegments, (self.ends.segments, self._row_bytes)

@@ -33,6 +33,7 @@ from loadax.files.kept_files import (
     sweep,
     temporary_file,
 )
+from loadax.files.remote_ranges import Wanted
 
 _FOLDER = "loadax-blocks"
 _CHECKSUM = 4
@@ -114,6 +115,10 @@ class DiskCache:
         with suppress(OSError):
             os.utime(path, follow_symlinks=False)
         return content
+
+    def has(self, name: str) -> bool:
+        """Whether there is a block."""
+        return self._path(name).exists()
 
     def put(self, name: str, content: bytes) -> None:
         """Stores a block, evicting the least recently used blocks if there is no room."""
@@ -271,6 +276,31 @@ class CachedFiles:
             contents[key] = content
             self._cache.put(names[key], content)
         return [self._cut(byte_range, contents) for byte_range in ranges]
+
+    def wanted(self, ranges: Sequence[ByteRange], once: bool = False) -> Wanted:  # noqa: ARG002
+        """Blocks that a read of ranges will request: those that the cache lacks. It has them after the first read."""
+        blocks = [
+            self._range(location, block)
+            for location, block in sorted(
+                {
+                    (wanted.location, block)
+                    for wanted in ranges
+                    for block in _blocks(wanted)
+                }
+            )
+        ]
+        locations = sorted({wanted.location for wanted in ranges})
+        identities = dict(
+            zip(locations, self._files.identities(locations), strict=True)
+        )
+        missing = [
+            block
+            for block in blocks
+            if not self._cache.has(
+                self._cache.name(identities[block.location], block)
+            )
+        ]
+        return self._files.wanted(missing, once=True)
 
     def _cut(
         self, wanted: ByteRange, contents: Mapping[tuple[str, int], bytes | None]

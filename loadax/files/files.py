@@ -5,7 +5,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
@@ -24,6 +23,7 @@ from loadax.files.byte_ranges import (
 )
 from loadax.files.identity import FileIdentity, digest_parts, resolved, sample_of
 from loadax.files.paths import BUCKETS, is_remote, local_folder, local_path
+from loadax.files.remote_ranges import RemoteRanges, Wanted
 from loadax.redaction import redact
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class RangeReader(Protocol):
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Reads the bytes of each range."""
 
+    def wanted(self, ranges: Sequence[ByteRange], once: bool = False) -> Wanted:
+        """What a read of ranges of remote files will request. `once`: whether each is read once."""
+
 
 @final
 class Files:
@@ -68,21 +71,14 @@ class Files:
 
     def __init__(self, cache: "DiskCache | None" = None) -> None:
         self.cache = cache
+        self._ranges = RemoteRanges()
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
 
-    def __getstate__(self) -> dict[str, object]:
-        return {
-            name: value for name, value in vars(self).items() if name != "_remote"
-        }
-
-    @cached_property
+    @property
     def _remote(self) -> "RemoteFiles":
-        # Imported here: it takes 20 ms, and most data is local.
-        from loadax.files.remote import RemoteFiles
-
-        return RemoteFiles()
+        return self._ranges.remote
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
         """Tests which files exist."""
@@ -161,7 +157,7 @@ class Files:
             if wanted.stop > wanted.start and remote[wanted.location]
         ]
         if far:
-            answers, infos = self._remote.read(far)
+            answers, infos = self._ranges.read(far)
         else:
             answers, infos = ([], {})
         for location, info in infos.items():
@@ -176,6 +172,10 @@ class Files:
             else b""
             for wanted in ranges
         ]
+
+    def wanted(self, ranges: Sequence[ByteRange], once: bool = False) -> Wanted:
+        """What a read of ranges of remote files will request. `once`: whether each is read once."""
+        return Wanted(self._ranges, ranges, once)
 
     def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
         """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.

@@ -1,15 +1,17 @@
-"""RemoteSegments: reads parts of a stream of remote files; coalesces nearby parts, reads all concurrently."""
+"""RemoteSegments: reads parts of a stream of remote files; coalesces neighbouring parts, reads all concurrently."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.files.byte_ranges import GAP, JOINED, waves
+from loadax.files.byte_ranges import JOINED, NEAR, ByteRange, waves
 from loadax.files.byte_stream import Ends, FileSpan, copy_stretches, stretches_of
 from loadax.files.disk_cache import CachedFiles
 from loadax.files.files import Files
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Integers
 
 _WAVE = 64 << 20  # bytes requested before the first are waited for
@@ -26,7 +28,7 @@ class _Group(NamedTuple):
 
 @final
 class RemoteSegments:
-    """A stream of remote files; see `MappedSegments`. Nearby parts are read as one range.
+    """A stream of remote files; see `MappedSegments`. Parts next to each other are read as one range.
 
     Args:
         segments: Segments of the stream.
@@ -47,6 +49,9 @@ class RemoteSegments:
             return
         size = out.shape[1]
         for rows, begin, content in self._read(starts, starts + size):
+            if len(rows) == 1:
+                out[rows[0]] = np.frombuffer(content, np.uint8)
+                continue
             copy_stretches(
                 stretches_of(np.frombuffer(content, np.uint8), size),
                 starts[rows] - begin,
@@ -84,28 +89,39 @@ class RemoteSegments:
         """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
         order = np.argsort(starts, kind="stable")
         groups = _groups(starts[order], stops[order], self.ends)
+        ranges = self._ranges(groups)
         # whose requests are sent at once
         for wave in waves([group.stop - group.start for group in groups], _WAVE):
-            ranges = [
-                self.ends.ranges(group.start, group.stop) for group in groups[wave]
-            ]
-            contents = iter(
-                self._files.read(
-                    [byte_range for parts in ranges for byte_range in parts]
-                )
-            )
-            for group, parts in zip(groups[wave], ranges, strict=True):
-                yield (
-                    order[group.first : group.last],
-                    group.start,
-                    b"".join(next(contents) for _ in parts),
-                )
+            contents = iter(self._files.read([*chain.from_iterable(ranges[wave])]))
+            for group, parts in zip(groups[wave], ranges[wave], strict=True):
+                if len(parts) == 1:
+                    content = next(contents)
+                else:
+                    content = b"".join(next(contents) for _ in parts)
+                yield order[group.first : group.last], group.start, content
+
+    def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:
+        filled = stops > starts
+        starts = starts[filled]
+        stops = stops[filled]
+        if not len(starts):
+            return []
+        order = np.argsort(starts, kind="stable")
+        groups = _groups(starts[order], stops[order], self.ends)
+        return [self._files.wanted([*chain.from_iterable(self._ranges(groups))])]
+
+    def _ranges(self, groups: Sequence[_Group]) -> list[list[ByteRange]]:
+        """Byte ranges of the files for each group."""
+        return self.ends.ranges_of(
+            np.array([group.start for group in groups], np.int64),
+            np.array([group.stop for group in groups], np.int64),
+        )
 
 
 def _groups(starts: Integers, stops: Integers, files: Ends) -> list[_Group]:
     """Coalesces nearby parts, sorted by start, into ranges of bounded length; a gap does not cross a file boundary."""
     before = np.maximum.accumulate(stops)[:-1]
-    apart = (starts[1:] > before + GAP) | (
+    apart = (starts[1:] > before + NEAR) | (
         files.owners(starts[1:]) > files.owners(before - 1)
     )
     run = np.concatenate([[0], np.cumsum(apart)])

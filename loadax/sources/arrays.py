@@ -1,7 +1,7 @@
 """ArraySource: rows of arrays in memory, memory-mapped, or in files."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -9,10 +9,21 @@ from loadax.core.arguments import shown
 from loadax.core.spec import unmasked
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
-from loadax.protocols import Array, Boxes, Integers, Location, Outputs, Tree
+from loadax.protocols import (
+    Array,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
+
+if TYPE_CHECKING:
+    from loadax.files.remote_ranges import Wanted
 
 
 @final
@@ -70,6 +81,10 @@ class ArraySource(BaseSource):
             for path, array in zip(self._structure.paths, self._arrays, strict=True)
             for location in array.locate(index, index + 1)
         ]
+
+    def wanted(self, visits: Visits) -> "list[Wanted]":
+        rows = check_rows(visits.rows, self._length)
+        return [wanted for array in self._arrays for wanted in array.wanted(rows, 1)]
 
     def read(self, rows: Integers) -> Tree:
         rows = check_rows(rows, self._length)

@@ -8,7 +8,7 @@ What only says what a source is like is its `traits`, one value. A source that r
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from loadax.protocols import (
     Tree,
     Visits,
 )
+
+if TYPE_CHECKING:
+    from loadax.files.remote_ranges import Wanted
 
 _Leaf = TypeVar("_Leaf")
 
@@ -308,6 +311,14 @@ class BaseSource:
     def documents(self, row: int) -> list[Any] | None:  # noqa: ARG002
         """Parts of documents in a packed row; None if rows are not packed."""
         return None
+
+    def wanted(self, visits: Visits) -> "list[Wanted]":
+        """Byte ranges of remote files that a read of all leaves of these rows will request; empty if unknown."""
+        return [
+            wanted
+            for below in self.visits_below(visits)
+            for wanted in below.source.wanted(below.visits)
+        ]
 
     @property
     def addresses(self) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from loadax.core.array_parts import indices, take_parts
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import run_rows
+
+if TYPE_CHECKING:
+    from loadax.files.remote_ranges import Wanted
 
 # protocol of pickle from which buffers can be apart from the message
 _OUT_OF_BAND = 5
@@ -37,6 +40,9 @@ class ArrayLeaf(Protocol):
 
     def __len__(self) -> int:
         """Number of entries."""
+
+    def wanted(self, first: Integers, count: int) -> "list[Wanted]":
+        """What a read of the `count` entries from each of `first` on will request of remote files."""
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
@@ -111,6 +117,10 @@ class MemoryArray:
             array = shared_strings(array)
         # another process maps the file again
         return make, arguments, {**state, "_array": array, "_extent": None}
+
+    def wanted(self, first: Integers, count: int) -> "list[Wanted]":  # noqa: ARG002
+        """Nothing: no file is remote."""
+        return []
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.core.spec import all_columns
 from loadax.files.byte_stream import ByteStream
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.redaction import redact
 
@@ -50,6 +51,11 @@ class StreamArray:
             self._read(rows, self.spec.shape, columns, out)
         else:
             self.runs_into(rows, 1, (), out[:, None])
+
+    def wanted(self, first: Integers, count: int) -> list[Wanted]:
+        """What a read of the `count` entries from each of `first` on will request; empty if the files are local."""
+        starts = first * self._entry_bytes
+        return self._stream.wanted(starts, starts + count * self._entry_bytes)
 
     def runs(self, first: Integers, count: int, columns: Columns) -> Array:
         """Reads a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""

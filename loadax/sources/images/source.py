@@ -12,7 +12,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.files import open_regular
-from loadax.files.remote import RemoteFiles
+from loadax.files.remote_ranges import RemoteRanges, Wanted
 from loadax.protocols import (
     ArraySpec,
     Boxes,
@@ -94,7 +94,7 @@ class ImageSource(BaseSource):
     def __init__(self, files: ImageFiles, rendering: Rendering):
         self._files = files
         self._rendering = rendering
-        self._remote = RemoteFiles()
+        self._remote = RemoteRanges()
         size = rendering.size or self._first_size()
         self.traits = Traits(
             owns_memory=True,
@@ -170,6 +170,13 @@ class ImageSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         return [Location(self._files.path(int(check_rows([row], len(self))[0])))]
 
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        sizes = self._files.sizes
+        if sizes is None:
+            return []
+        rows = check_rows(visits.rows, len(self))
+        return [Wanted(self._remote, self._ranges(rows[sizes[rows] > 0], sizes))]
+
     def damaged(self) -> dict[int, str]:
         """Decodes all images, on all cores; returns the rows that can't be read, with file and reason."""
         reasons: dict[int, str] = {}
@@ -231,12 +238,14 @@ class ImageSource(BaseSource):
         if sizes is None:
             return map(self._content, rows.tolist())
         # All requests at once.
+        return self._remote.read(self._ranges(rows, sizes))[0]
+
+    def _ranges(self, rows: Integers, sizes: Integers) -> list[ByteRange]:
         paths = map(self._files.path, rows.tolist())
-        ranges = [
+        return [
             ByteRange(path, 0, size)
             for path, size in zip(paths, sizes[rows].tolist(), strict=True)
         ]
-        return self._remote.read(ranges)[0]
 
     def _content(self, row: int) -> bytes:
         path = self._files.path(row)

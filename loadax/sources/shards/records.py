@@ -10,6 +10,7 @@ from loadax.core.spec import stack
 from loadax.files.byte_stream import FileSpan, open_stream
 from loadax.files.files import Files
 from loadax.files.paths import local_path
+from loadax.files.remote_ranges import Wanted
 from loadax.kept.index_folder import IndexFolder
 from loadax.protocols import ArraySpec, Integers, Location
 from loadax.sources.file_index import ENTRY
@@ -78,6 +79,10 @@ class Records:
                 (ends - lengths).tolist(), ends.tolist(), strict=True
             )
         ]
+
+    def wanted(self, begins: Integers, lengths: Integers) -> list[Wanted]:
+        """What `read` will request of remote files."""
+        return self._stream.wanted(begins, begins + lengths)
 
     def locate(self, begin: int, length: int) -> list[Location]:
         """File, first and last byte of a range."""

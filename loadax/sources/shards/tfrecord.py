@@ -14,6 +14,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.compression import compression_of
 from loadax.files.files import Files, files_with_cache
+from loadax.files.remote_ranges import Wanted
 from loadax.kept.index_folder import Entry
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
@@ -97,6 +98,10 @@ class TFRecordSource(BaseSource):
     @property
     def addresses(self) -> list[str]:
         return self._records.addresses
+
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        rows = check_rows(visits.rows, len(self))
+        return self._records.wanted(self._begins[rows], self._sizes[rows] + _CRC)
 
     def locate(self, row: int) -> list[Location]:
         """File of a record, and the bytes of its content."""

@@ -12,6 +12,7 @@ from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import files_with_cache
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import (
     ArraySpec,
     Boxes,
@@ -150,6 +151,12 @@ class WebDatasetSource(BaseSource):
             (first,) = self._read(np.zeros(1, np.int64))
             specs = spec_of(first)
         return {**specs, **({KEY: ArraySpec((), OBJECT)} if self._keyed else {})}
+
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        rows = check_rows(visits.rows, len(self))
+        return self._records.wanted(
+            self._examples.begins[rows].ravel(), self._examples.sizes[rows].ravel()
+        )
 
     def locate(self, row: int) -> list[Location]:
         """File and byte range of each column of an example."""

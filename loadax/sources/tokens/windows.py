@@ -9,6 +9,7 @@ from loadax.core.arguments import flag, integer
 from loadax.core.array_parts import indices
 from loadax.errors import SourceError
 from loadax.files.files import files_with_cache
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import (
     Array,
     ArraySpec,
@@ -17,6 +18,7 @@ from loadax.protocols import (
     Location,
     Outputs,
     Tree,
+    Visits,
 )
 from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
@@ -180,6 +182,10 @@ class TokenSource(BaseSource):
         else:
             for start, stop, destination in wanted:
                 self._tokens.runs_into(first + start, stop - start, (), destination)
+
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        first = check_rows(visits.rows, self._length) * self._stride
+        return self._tokens.wanted(first, self._seq_len + 1)
 
     @property
     def addresses(self) -> list[str]:

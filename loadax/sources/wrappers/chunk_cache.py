@@ -108,6 +108,10 @@ class ChunkCache(WrapperSource):
             source, self.spec, self._slots, self._times, self._open.boxes
         )
 
+    def lacks(self, indices: Integers) -> list[int]:
+        """Those of some chunks that are neither in memory nor being loaded."""
+        return self._open.lacks(indices)
+
     @property
     def rows_fetched(self) -> int:
         """Number of rows read from the source so far: in whole chunks, and past the cache."""
@@ -172,6 +176,11 @@ class _CachedColumns:
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._changed = threading.Condition()
         self.rows_fetched = 0
+
+    def lacks(self, indices: Integers) -> list[int]:
+        """Those of some chunks that are neither in memory nor being loaded."""
+        with self._changed:
+            return [index for index in indices.tolist() if index not in self._chunks]
 
     def serve(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Copies rows, only these columns, into `out`."""

@@ -20,6 +20,7 @@ from loadax.files.byte_ranges import ByteRange, changed, waves
 from loadax.files.files import Files, RangeReader
 from loadax.files.paths import is_remote
 from loadax.files.range_file import RangeFile
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Location
 from loadax.sources.tables.arrow.layout import arrow_ints
 
@@ -198,6 +199,13 @@ class ParquetFiles:
                         numbers, column_indices=self._indices(file, columns)
                     )
                 yield joined, self._with_partitions(table, file, columns)
+
+    def wanted(self, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Wanted:
+        """What `read` will request of remote files."""
+        return self._files.wanted(
+            [part for group in groups for part in self._ranges(group, columns)],
+            once=True,
+        )
 
     def _joined(
         self, groups: Sequence[RowGroup], columns: Sequence[Names]

@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Boxes, Integers, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
@@ -105,6 +106,11 @@ class RowGroups(BaseSource):
                 ),
             )
 
+    def wanted_of(self, indices: Sequence[int]) -> Wanted:
+        """What decoding row groups will request of remote files."""
+        names = [leaf.names for leaf in self.leaves.leaves]
+        return self.files.wanted(list(map(self.files.group, indices)), names)
+
     def _row_text(self, groups: Sequence[RowGroup], row: int) -> str:
         """Name of a row of these row groups, joined."""
         which = int(
@@ -172,6 +178,11 @@ class RecentGroups:
                 future.set_exception(error)
                 raise
         return future.result()
+
+    def lacks(self, indices: Integers) -> list[int]:
+        """Those of some row groups that are neither decoded nor being decoded."""
+        with self._lock:
+            return [index for index in indices.tolist() if index not in self._kept]
 
     def _evict(self) -> None:
         while self._bytes > self._most and len(self._kept) > max(1, self._least):

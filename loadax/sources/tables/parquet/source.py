@@ -6,9 +6,11 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.distinct import distinct
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
 from loadax.files.byte_ranges import waves
+from loadax.files.remote_ranges import Wanted
 from loadax.protocols import (
     Array,
     Boxes,
@@ -102,6 +104,17 @@ class ParquetSource(BaseSource):
             RowGroups(self._groups.files, self._groups.leaves.keep(leaves)),
             self._memory_bytes,
         )
+
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        if not self._groups.files.far:
+            return []
+        rows = check_rows(visits.rows, len(self))
+        groups = distinct(
+            np.searchsorted(self._groups.starts, rows, side="right") - 1
+        )[0]
+        kept = self._cache or self._recent
+        assert kept is not None
+        return [self._groups.wanted_of(kept.lacks(groups))]
 
     @property
     def addresses(self) -> list[str]:

@@ -15,6 +15,7 @@ from pyarrow import json as arrow_json
 from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.files.files import files_with_cache
+from loadax.files.remote_ranges import Wanted
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
@@ -93,6 +94,12 @@ class JsonlSource(BaseSource):
     @property
     def addresses(self) -> list[str]:
         return self._lines.records.addresses
+
+    def wanted(self, visits: Visits) -> list[Wanted]:
+        rows = check_rows(visits.rows, len(self))
+        return self._lines.records.wanted(
+            self._lines.begins[rows], self._lines.sizes[rows]
+        )
 
     def locate(self, row: int) -> list[Location]:
         """File of a row, with the bytes of its line."""
