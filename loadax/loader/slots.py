@@ -144,6 +144,19 @@ class CachedRows(Protocol):
         """Placed leaves of a batch from placed indices."""
 
 
+class RequestsAhead(Protocol):
+    """Requests of the steps that come next to remote storage."""
+
+    def reach(self, stop: int) -> None:
+        """Requests the steps before `stop`, which are read now, and following ones."""
+
+    def done(self, first: int, count: int, rows: int) -> None:
+        """Tells that `rows` rows of each of `count` steps from `first` on were read."""
+
+    def close(self) -> None:
+        """Cancels what is under way."""
+
+
 class DeviceRows(Protocol):
     """A dataset in the memory of the devices."""
 

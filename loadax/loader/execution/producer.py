@@ -17,7 +17,14 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import HostShard, buffer_layout
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions, without
-from loadax.loader.slots import Finish, Lanes, OrderedRows, PieceExecutor, RowFailures
+from loadax.loader.slots import (
+    Finish,
+    Lanes,
+    OrderedRows,
+    PieceExecutor,
+    RequestsAhead,
+    RowFailures,
+)
 from loadax.plan.batches import BatchPlan
 from loadax.plan.steps import Steps
 from loadax.protocols import ArraySpec, Integers, Tree, Visits
@@ -189,6 +196,19 @@ class BatchProducer:
             self._streams = streams.ordered(step, len(shard.positions))
             if self._failures is None:
                 self._stacked = streams.stacked(reader)
+        self._ahead: RequestsAhead | None = None
+        if (
+            reader.traits.concurrent_reads > 1
+            and executor.worker_type == "thread"
+            and streams is None
+            and not family
+            and (end is None or end > step + 1)
+        ):
+            from loadax.loader.ahead.requests import open_step_requests
+
+            self._ahead = open_step_requests(
+                reader, shard, self._rows_of, step, end, options.prefetch_bytes
+            )
         # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
         if streams is None:
             self.most_steps = _MOST_STEPS
@@ -237,6 +257,14 @@ class BatchProducer:
         ]
         return Visits(*cut)
 
+    def _rows_of(self, step: int) -> Visits:
+        """Visits of a step that are read: without padding."""
+        visits = without(
+            self._visits_of(step, 1, 0, self.rows_per_step), self._quarantine
+        )
+        present = visits.rows >= 0
+        return Visits(visits.rows[present], visits.epochs[present])
+
     def fill(
         self,
         first: int,
@@ -249,6 +277,8 @@ class BatchProducer:
         visits = without(
             self._visits_of(first, buffers.count, low, high), self._quarantine
         )
+        if self._ahead is not None:
+            self._ahead.reach(first + buffers.count)
         if self._streams is None:
             # Limits of masked rows are checked before a step is handed out.
             if self._failures is None:
@@ -264,6 +294,8 @@ class BatchProducer:
                 timing.failures,
                 partial(self._place_of, first, low, high),
             )
+        if self._ahead is not None:
+            self._ahead.done(first, buffers.count, high - low)
         return timing._replace(
             bytes=round(
                 len(visits.rows) / max(1, self.rows_per_step) * self.bytes_per_step
@@ -297,6 +329,8 @@ class BatchProducer:
         """Ends the waiting of threads for rows that others read."""
         if self._streams is not None:
             self._streams.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _place_of(self, first: int, low: int, high: int, row: int) -> tuple[int, int]:
         """Step and batch position of a row of a piece that has rows `low` to `high` of the steps from `first` on."""

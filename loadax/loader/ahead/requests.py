@@ -1,0 +1,188 @@
+"""StepRequests: requests what the next steps read of remote files, since their rows are known."""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from loadax.core.log import log
+from loadax.core.spec import all_columns, flatten_spec
+from loadax.files.ahead import Ahead
+from loadax.files.remote_ranges import RemoteRanges, Wanted
+from loadax.loader.assembly.chunk_budget import held_columns
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.protocols import Visits
+from loadax.reader import Reader
+from loadax.sources.base import BaseSource, walk
+
+# Bytes that are requested ahead at first. They double whenever a step had to wait for some, up to a part of
+# `prefetch_bytes`.
+_FIRST_WINDOW = 4 << 20
+_PART_OF_PREFETCH = 4
+# Requests without an answer, above which no more are sent ahead: more than servers are asked at once.
+_MOST_REQUESTS = 512
+
+
+@final
+class StepRequests:
+    """Requests the ranges of steps in the order of the steps, as many as there is room for. Thread-safe.
+
+    Args:
+        source: Source of the rows.
+        visits: Function of a step: the visits that this process reads.
+        rows_per_step: Rows that this process reads per step.
+        first: First step.
+        end: Step after the last one. None: infinite.
+        budget: Bytes to hold at most, requested and not read yet; a single step may be larger.
+    """
+
+    def __init__(
+        self,
+        source: BaseSource,
+        visits: Callable[[int], Visits],
+        rows_per_step: int,
+        first: int,
+        end: int | None,
+        budget: int,
+    ):
+        self._source = source
+        self._visits = visits
+        self._rows_per_step = rows_per_step
+        self._next = first
+        self._end = sys.maxsize if end is None else end
+        self._budget = budget
+        self._window = min(_FIRST_WINDOW, budget)
+        self._waits = 0
+        self._aheads: dict[RemoteRanges, Ahead] = {}
+        # rows of the requested steps that are not read yet
+        self._unread: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def reach(self, stop: int) -> None:
+        """Requests the steps before `stop`, which are read now, and following ones if there is room for many."""
+        if not self._lock.acquire(blocking=self._next < stop):
+            return
+        try:
+            if self._closed:
+                return
+            held = self._held()
+            if self._next < stop:
+                self._request(stop, self._budget - held, _MOST_REQUESTS)
+                held = self._held()
+            waits = sum(ahead.waits for ahead in self._aheads.values())
+            if waits > self._waits:
+                self._waits = waits
+                self._window = min(2 * self._window, self._budget)
+            # Many steps together, whose ranges can be joined.
+            if held < self._window / 2:
+                unanswered = sum(ahead.unanswered for ahead in self._aheads.values())
+                if unanswered < _MOST_REQUESTS / 2:
+                    room = self._window - held
+                    self._request(self._end, room, _MOST_REQUESTS - unanswered)
+        finally:
+            self._lock.release()
+
+    def done(self, first: int, count: int, rows: int) -> None:
+        """Frees what the steps from `first` on have read, once all of their rows were read; `rows` of each were."""
+        for step in range(first, first + count):
+            with self._lock:
+                left = self._unread.get(step, 0) - rows
+                if left > 0:
+                    self._unread[step] = left
+                    continue
+                self._unread.pop(step, None)
+                aheads = list(self._aheads.values())
+            for ahead in aheads:
+                ahead.finish(step)
+
+    def close(self) -> None:
+        """Frees all, and cancels what is under way. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for ranges, ahead in self._aheads.items():
+                ranges.close_ahead(ahead)
+            self._aheads.clear()
+
+    # The methods below are called with the lock held.
+
+    def _held(self) -> int:
+        return sum(ahead.held for ahead in self._aheads.values())
+
+    def _request(self, stop: int, room: int, most: int) -> None:
+        """Requests steps before `stop`, of at most `room` bytes and `most` ranges.
+
+        A step that is too large for the budget is requested if it is alone, and else left to those who read it.
+        """
+        for ahead in self._aheads.values():
+            ahead.mark()
+        is_now = stop < self._end
+        by_reader: dict[tuple[RemoteRanges, bool], list[tuple[int, Any]]] = {}
+        while self._next < min(stop, self._end) and most > 0:
+            wanted = self._wanted(self._next)
+            size = sum(
+                part.stop - part.start for each in wanted for part in each.ranges
+            )
+            if size > room:
+                is_alone = not by_reader and not self._held()
+                if not is_alone and not is_now:
+                    break
+                if not is_alone or size > _PART_OF_PREFETCH * self._budget:
+                    wanted = []
+                    size = 0
+            for each in wanted:
+                by_reader.setdefault((each.reader, each.once), []).append(
+                    (self._next, each.ranges)
+                )
+                most -= len(each.ranges)
+            room -= size
+            self._unread[self._next] = self._rows_per_step
+            self._next += 1
+        for (reader, once), steps in by_reader.items():
+            if reader not in self._aheads:
+                self._aheads[reader] = reader.open_ahead()
+            self._aheads[reader].start(steps, once, self._window)
+
+    def _wanted(self, step: int) -> Sequence[Wanted]:
+        try:
+            found = self._source.wanted(self._visits(step))
+        except Exception as error:  # noqa: BLE001 - whoever reads the step will hear of it
+            log.debug("the requests of step %d are not known: %s", step, error)
+            return []
+        return [each for each in found if each.ranges]
+
+
+def open_step_requests(
+    reader: Reader,
+    shard: HostShard,
+    visits: Callable[[int], Visits],
+    first: int,
+    end: int | None,
+    prefetch_bytes: int,
+) -> StepRequests | None:
+    """The requests of a run; None if its rows are in no remote file, or this process reads parts of them.
+
+    Args:
+        reader: Reader of the rows.
+        shard: This process's shard of a batch.
+        visits: Function of a step: the visits that this process reads.
+        first: First step.
+        end: Step after the last one. None: infinite.
+        prefetch_bytes: Option of the loader.
+    """
+    specs = flatten_spec(reader.specs[0])[0]
+    whole = [all_columns(spec.shape) for spec in specs]
+    if not len(shard.positions) or held_columns(reader, shard) != whole:
+        return None
+    if not any(
+        type(source).wanted is not BaseSource.wanted for source in walk(reader.source)
+    ):
+        return None
+    return StepRequests(
+        reader.source,
+        visits,
+        len(shard.positions),
+        first,
+        end,
+        prefetch_bytes // _PART_OF_PREFETCH,
+    )
