@@ -6,10 +6,9 @@ folder do the pass together.
 
 import hashlib
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -32,14 +31,14 @@ from loadax.kept.parts import (
     PartsInMemory,
     PartStore,
 )
-from loadax.kept.recipe import Work, call_of, written_recipe
+from loadax.kept.recipe import Work, written_recipe
 from loadax.kept.shared import REMEDY, SharedPass, shared_pass
 from loadax.protocols import Engine
-from loadax.work.remote_errors import unwrap
-from loadax.work.tasks import Raised, TaskRun
+from loadax.work.payload import Package
+from loadax.work.tasks import TaskRun
+from loadax.work.worker import Raised, call_of
 
 _WINDOW = 256  # most tasks that an executor has at a time
-_MODULES = 16  # of the user's, that workers of an executor may lack
 _POLL = 0.2  # seconds
 _FEW_PARTS = 64
 _MANY_PARTS = 512
@@ -95,21 +94,17 @@ def part_size(total: int, together: int) -> int:
     )
 
 
-def run_pass(
-    work: Work, parts: PartStore, options: PassOptions, done: Callable[[int], object]
-) -> None:
+def run_pass(work: Work, parts: PartStore, options: PassOptions) -> None:
     """Computes all parts.
 
     Args:
         work: What is computed.
         parts: Where the parts are kept; a `PartsFolder` if there is an executor.
         options: How it is run.
-        done: Called with the size of each part that is finished.
 
     Raises:
         Exception: What a part has raised.
     """
-    parts.done = lambda part: done(work.sizes[part]) if part < parts.count else None
     if options.executor is None:
         over = threading.Event()
         caller = Caller()
@@ -124,9 +119,7 @@ def run_pass(
         with thread_pool(options.workers, "loadax-pass") as pool:
             try:
                 run = TaskRun(parts, pool, options.workers, remote=False)
-                run.run(
-                    lambda part, _: (caller.run, compute, part), lambda error: error
-                )
+                run.run(lambda part, _: (caller.run, compute, part))
             except BaseException:
                 over.set()
                 raise
@@ -134,27 +127,14 @@ def run_pass(
     assert isinstance(parts, PartsFolder)
     # others have executors of their own
     window = min(_WINDOW, -(-parts.count // this_process().count))
-    by_value: list[str] = []
-    while True:
-        try:
-            with written_recipe(parts.path, work, by_value) as recipe:
-                run = TaskRun(parts, options.executor, window, remote=True)
-                run.run(
-                    partial(call_of, recipe),
-                    lambda error: unwrap(error, "a worker of the executor"),
-                )
-        except ModuleNotFoundError as error:
-            module = error.name or ""
-            if (
-                module not in sys.modules
-                or module in by_value
-                or len(by_value) == _MODULES
-            ):
-                raise
-            by_value.append(module)
-            parts.rejoin()
-        else:
-            return
+    with ExitStack() as written:
+        recipe = Package(
+            lambda by_value: written.enter_context(
+                written_recipe(parts.path, work, by_value)
+            )
+        )
+        run = TaskRun(parts, options.executor, window, remote=True)
+        run.run(lambda part, order: call_of(order, recipe.latest, part), recipe)
 
 
 def kept_pass(
@@ -187,11 +167,13 @@ def kept_pass(
     """
     if folder is None:
         work = begin()
-        parts = PartsInMemory(len(work.sizes), abs)
         with progress_bar(
             work.label, sum(work.sizes), work.unit, options.progress
         ) as done:
-            run_pass(work, parts, options, done)
+            parts = PartsInMemory(
+                len(work.sizes), lambda part: done(work.sizes[part])
+            )
+            run_pass(work, parts, options)
         return merge(map(parts.take, range(parts.count)))
     with shared_pass() if shared else nullcontext() as together:
         return _kept_pass(
@@ -257,15 +239,28 @@ def _join(
     options: PassOptions,
 ) -> Entry:
     """Takes part in a pass until all parts are finished, and puts their entry, or waits until another process has."""
-    parts = PartsFolder(path, work.label, len(work.sizes), abs)
-    with (
-        parts.joined(),
-        progress_bar(
-            work.label, sum(work.sizes), work.unit, options.progress
-        ) as done,
-    ):
+    with progress_bar(
+        work.label, sum(work.sizes), work.unit, options.progress
+    ) as done:
+        parts = PartsFolder(
+            path,
+            work.label,
+            len(work.sizes),
+            lambda part: done(work.sizes[part]),
+        )
+        return _finish(parts, work, merged, put, options)
+
+
+def _finish(
+    parts: PartsFolder,
+    work: Work,
+    merged: Callable[[PartsFolder], Entry],
+    put: Callable[[Entry], object],
+    options: PassOptions,
+) -> Entry:
+    with parts.joined():
         with _advice(parts):
-            run_pass(work, parts, options, done)
+            run_pass(work, parts, options)
             while not parts.claim_merge():
                 sleep(_POLL)
         entry = merged(parts)
@@ -334,7 +329,7 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
         if other == path and not (fields and described):
             continue
         differing = ", ".join(fields)
-        if PartsFolder(other, name, 0, abs).others():
+        if PartsFolder(other, name).others():
             one = "pass each its own index="
             # the processes of a run need one folder
             if this_process().count > 1:
@@ -357,8 +352,8 @@ def _prepare(path: Path, name: str, known: Mapping[str, Any]) -> None:
             "now" if other == path else "when this one is complete",
         )
         if other == path:
-            PartsFolder(path, name, 0, abs).delete()
-    parts = PartsFolder(path, name, 0, abs)
+            PartsFolder(path, name).delete()
+    parts = PartsFolder(path, name)
     try:
         parts.make()
         with parts.written(_DESCRIPTION) as out:
@@ -384,7 +379,7 @@ def _folders(folder: Path, name: str) -> Iterator[Path]:
 def _tidy(path: Path, name: str) -> None:
     """Deletes the parts of a pass that is complete, and those that others of its name have left behind."""
     for other in _folders(path.parent, name):
-        parts = PartsFolder(other, name, 0, abs)
+        parts = PartsFolder(other, name)
         if other == path or not parts.others():
             parts.delete()
     for gone in path.parent.glob(f"{name}-{_HEX * _DIGITS}.parts.{_HEX * 2 * GONE}"):
@@ -393,9 +388,7 @@ def _tidy(path: Path, name: str) -> None:
 
 def _described(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(
-            PartsFolder(path, "", 0, abs).read(_DESCRIPTION, _LARGEST)
-        )
+        content = json.loads(PartsFolder(path, "").read(_DESCRIPTION, _LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
     if isinstance(content, dict):

@@ -46,8 +46,8 @@ from loadax.files.kept_files import (
     temporary_file,
 )
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
+from loadax.work.payload_file import RECIPE
 
-RECIPE = "recipe-"  # beginning of the names of recipes
 _TOUCH = 2.0  # seconds between two signs of life of a process
 # seconds without one, after which others take its parts; by the clock of the file system
 _DEAD = 30.0
@@ -76,7 +76,7 @@ class PartsInMemory:
 
     def __init__(self, count: int, done: Done):
         self.count = count
-        self.done = done
+        self._done = done
         self._numbers = iter(range(count))
         self._arrays: dict[int, Arrays] = {}
         self._finished = 0
@@ -93,7 +93,7 @@ class PartsInMemory:
 
     def finish(self, part: int) -> None:
         self._finished += 1
-        self.done(part)
+        self._done(part)
 
     def take(self, part: int) -> Arrays:
         """Returns the arrays of a finished part, which are dropped here."""
@@ -107,14 +107,16 @@ class PartsFolder:
     Args:
         path: Path of the folder, which exists.
         label: Name of the pass, for messages.
-        count: Number of parts.
-        done: Called on the thread that claims, with each part that is found to be finished.
+        count: Number of parts; 0 for what concerns the folder alone.
+        done: Called on the thread that claims, with each part that is found to be finished. None: nobody asks.
     """
 
-    def __init__(self, path: Path, label: str, count: int, done: Done):
+    def __init__(
+        self, path: Path, label: str, count: int = 0, done: Done | None = None
+    ):
         self.path = path
         self.count = count
-        self.done = done
+        self._done = done
         self._label = label
         self._name = f"{_HOST}.{os.getpid()}.{secrets.token_hex(4)}"
         self._alive = f"{self._name}.alive"
@@ -227,12 +229,6 @@ class PartsFolder:
     def is_complete(self) -> bool:
         return not self._waiting and not self._others and not self._claimed
 
-    def rejoin(self) -> None:
-        """Gives back what this process has claimed, so that it claims it again."""
-        self._waiting.extend(sorted(self._claimed))
-        for part in list(self._claimed):
-            self._release(part)
-
     @contextmanager
     def computing(self, part: int) -> Iterator[None]:
         """A block in which this process, a worker of an executor, computes a part: meanwhile no other process does.
@@ -301,7 +297,7 @@ class PartsFolder:
 
     def finish(self, part: int) -> None:
         self._release(part)
-        self.done(part)
+        self._found(part)
 
     def take(self, part: int) -> Arrays:
         """Returns the arrays of a finished part.
@@ -354,7 +350,7 @@ class PartsFolder:
         """Claims a part, unless it is finished or claimed by a process that is alive."""
         claim = f"{part}.claim"
         if self.has(part):
-            self.done(part)
+            self._found(part)
             return False
         with self._opened() as folder:
             owner = self._owner(part, folder)
@@ -391,6 +387,11 @@ class PartsFolder:
             self.finish(part)
             return False
         return True
+
+    def _found(self, part: int) -> None:
+        # anything may have the name of the part that merges all others
+        if self._done is not None and part < self.count:
+            self._done(part)
 
     def _release(self, part: int) -> None:
         self._claimed.discard(part)

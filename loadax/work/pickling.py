@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias, final
@@ -29,7 +28,6 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.buffers import align
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import SHORTER, changed
 from loadax.files.file_map import FileMap
@@ -73,15 +71,6 @@ def dump(
     with _by_value(by_value):
         _Pickler(out, out_of_band, instead).dump(value)
     return out.getvalue()
-
-
-def extents_of(buffers: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """First byte and size of each buffer, aligned, in a file of all."""
-    ends = list(accumulate(align(raw.nbytes) for raw in buffers))
-    return [
-        (end - align(raw.nbytes), raw.nbytes)
-        for end, raw in zip(ends, buffers, strict=True)
-    ]
 
 
 def snapshot(value: Any) -> _Snapshot | None:

@@ -24,6 +24,9 @@ from loadax.core.log import log
 from loadax.core.patience import Patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.protocols import Engine
+from loadax.work.payload import Package
+from loadax.work.remote_errors import RemoteError, unwrap
+from loadax.work.worker import Missing, Raised, Source
 
 # of a task beyond the first and those of the engine, and of an engine that has never finished one
 _TRIES = 3
@@ -61,14 +64,8 @@ class Tasks(Protocol):
 
 # From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
 #
-# The function returns the seconds that it took, or `Raised` if it fails.
+# The function returns the seconds that it took, `Raised` if it fails, or `Missing`.
 Call: TypeAlias = Callable[[int, int], Sequence[Any]]
-
-
-class Raised(NamedTuple):
-    """Result of a task that has raised; whatever a future raises itself is a failure of its engine."""
-
-    error: Any
 
 
 class _Attempt(NamedTuple):
@@ -305,12 +302,12 @@ class TaskRun:
         self._silence = Patience(_SILENCE, inf)  # since the last answer
         self._failed: tuple[int, BaseException] | None = None
 
-    def run(self, call: Call, restore: Callable[[Any], BaseException]) -> None:
+    def run(self, call: Call, package: Package[Source] | None = None) -> None:
         """Runs all tasks.
 
         Args:
             call: Makes what runs a task: a function and its arguments.
-            restore: Makes the exception of what a `Raised` has.
+            package: What it calls, with the code of modules that workers lack. None: they run in this process.
 
         Raises:
             BaseException: What a task has raised.
@@ -328,13 +325,13 @@ class TaskRun:
                 attempt = self._running.pop(future, None)
                 former = self._former.pop(future, None)
                 if attempt is not None:
-                    self._take(future, attempt, restore)
+                    self._take(future, attempt, package)
                 elif (
                     former is not None
                     and not future.cancelled()
                     and future.exception() is None
                 ):
-                    self._take(future, former, restore)
+                    self._take(future, former, package)
             is_whole = True
         finally:
             for future in (*self._running, *self._former):
@@ -403,7 +400,7 @@ class TaskRun:
         self,
         future: Future[Any],
         attempt: _Attempt,
-        restore: Callable[[Any], BaseException],
+        package: Package[Source] | None,
     ) -> None:
         self._silence = Patience(max(_SILENCE, _SILENT * self._longest), inf)
         self._newest = max(self._newest, attempt.order)
@@ -423,7 +420,13 @@ class TaskRun:
             return
         if isinstance(result, Raised):
             if self._failed is None or attempt.number < self._failed[0]:
-                self._failed = attempt.number, restore(result.error)
+                self._failed = attempt.number, _restored(result.error)
+            return
+        if isinstance(result, Missing):
+            assert package is not None
+            if result.digest == package.latest.digest:
+                package.add_module(result.module or "", package.latest)
+            self._again.append(attempt.number)
             return
         self._finished.add(attempt.number)
         self._seconds.append(result)
@@ -563,3 +566,10 @@ class TaskRun:
         if self._executor is not None and self._executor is not self._engine:
             shut_down(self._executor, wait=wait)
         self._executor = None
+
+
+def _restored(error: Any) -> BaseException:
+    if isinstance(error, RemoteError):
+        return unwrap(error, "a worker of the executor")
+    raised: BaseException = error
+    return raised

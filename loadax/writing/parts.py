@@ -20,6 +20,7 @@ from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.files.kvstore import brief, wait
 from loadax.files.object_stores import PATIENCE
+from loadax.kept.parts import Done
 from loadax.writing.layout import Layout
 from loadax.writing.ragged import RaggedRows
 from loadax.writing.rows import Rows
@@ -76,7 +77,7 @@ class Parts:
 
     def compute(self, part: int, _over: Event) -> dict[str, NDArray[Any]]:
         """Writes a part, in a worker of an executor."""
-        self.write([part], abs)
+        self.write([part])
         return {}
 
     def missing(
@@ -116,12 +117,12 @@ class Parts:
             lengths,
         ]
 
-    def write(self, parts: Iterable[int], done: Callable[[int], object]) -> None:
+    def write(self, parts: Iterable[int], done: Done | None = None) -> None:
         """Writes parts, each shard in one request.
 
         Args:
             parts: Numbers of the parts.
-            done: Callback for each stored part, given its number.
+            done: Callback for each stored part, given its number. None: nobody asks.
         """
         # at most one: it is compressed and written while the next is read
         writing: list[tuple[int, list[Any]]] = []
@@ -212,7 +213,7 @@ class Parts:
             buffer[low - start : high - start] = leaf
 
     def _stored_if_written(
-        self, writing: list[tuple[int, list[Any]]], done: Callable[[int], object]
+        self, writing: list[tuple[int, list[Any]]], done: Done | None
     ) -> None:
         """Notes a part as soon as it is written: else a kill while the next one is read would lose both."""
         if all(future.done() for _, futures in writing for future in futures):
@@ -221,7 +222,7 @@ class Parts:
     def _stored(
         self,
         writing: list[tuple[int, list[Any]]],
-        done: Callable[[int], object],
+        done: Done | None,
         patience: float = PATIENCE,
     ) -> None:
         """Waits for the part that is written, if any."""
@@ -229,7 +230,8 @@ class Parts:
             part, futures = writing.pop()
             for future, name in zip(futures, self.names, strict=True):
                 wait(future, name, patience)
-            done(part)
+            if done is not None:
+                done(part)
 
 
 def _wait_for(reads: Sequence[Future[Any]], poll: Callable[[], object]) -> None:

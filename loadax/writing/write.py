@@ -297,7 +297,7 @@ def _write_together(
     folder = destination.kept_parts
     is_new = not folder.exists()
     try:
-        PartsFolder(folder, parts.label, 0, abs).make()
+        PartsFolder(folder, parts.label).make()
     except OSError as error:
         raise SourceError(
             f"{folder} can't be written: {error}; delete it, or free space"
@@ -335,7 +335,7 @@ def _write_together(
                         kept.count,
                     )
                 if options.executor is not None:
-                    run_pass(parts, kept, options, done)
+                    run_pass(parts, kept, options)
                     return
                 with in_source_order(parts, wanted, options.progress) as ordered:
                     while not kept.is_complete():

@@ -12,9 +12,9 @@ import pytest
 import loadax
 from loadax.files import shared_strings
 from loadax.files.shared_strings import SharedStrings
-from loadax.loader.workers.payload import pack, unpack
 from loadax.protocols import Visits
 from loadax.sources.arrays import ArraySource
+from loadax.work.payload import pack, unpack
 
 TEXTS = ["", "plain", "naïve", "日本語", "🙂 and 🦆", "nul \0 in it", "\ud83d", "\ud83d\ude00", "end"] * 5
 ROWS: dict[str, list[Any]] = {

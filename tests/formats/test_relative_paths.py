@@ -16,7 +16,7 @@ import zarr
 
 import loadax
 from loadax import Dataloader, Dataset
-from loadax.loader.workers.payload import pack, unpack
+from loadax.work.payload import pack, unpack
 from tests.formats.samples import COMPRESSED, SAMPLES
 
 ROWS = 16

@@ -1,6 +1,5 @@
 """Whatever others put into the folder of a pass, it ends in the right rows or a `LoadaxError`, and harms no file."""
 
-import json
 import os
 import pickle
 import re
@@ -24,6 +23,7 @@ from loadax import from_source, write_zarr
 from loadax.errors import LoadaxError, SourceError
 from loadax.kept import kept_pass, parts, recipe
 from loadax.kept.parts import PartsFolder
+from loadax.work.worker import Source
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, data, rows_of, small
 
@@ -218,7 +218,7 @@ def test_index_folder_that_becomes_a_file(tmp_path: Path) -> None:
 def test_part_larger_than_memory_is_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = PartsFolder(tmp_path, "filter", 1, abs)
+    folder = PartsFolder(tmp_path, "filter", 1)
     folder.put(0, {"x": np.arange(1000)})
     monkeypatch.setattr(parts, "machine_memory", lambda: 16_000)
     with pytest.raises(parts.ChangedError):
@@ -231,7 +231,7 @@ def test_part_larger_than_memory_is_computed_again(
 def test_part_that_inflates_is_not_read(
     make: Callable[[Path], Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = PartsFolder(tmp_path, "filter", 1, abs)
+    folder = PartsFolder(tmp_path, "filter", 1)
     make(tmp_path / "0.npz")
     with pytest.raises(parts.ChangedError):
         folder.take(0)
@@ -241,7 +241,7 @@ def test_part_that_inflates_is_not_read(
 @pytest.mark.parametrize("owner", ["../../victim", "a\0b", "x" * 1000])
 def test_claim_that_names_no_process(owner: str, tmp_path: Path) -> None:
     (tmp_path / "0.claim").write_text(owner)
-    folder = PartsFolder(tmp_path, "filter", 1, abs)
+    folder = PartsFolder(tmp_path, "filter", 1)
     with (
         folder.joined(),
         pytest.raises(SourceError, match=r"0\.claim is not a claim of a process \(.*; delete .*, and"),
@@ -251,7 +251,7 @@ def test_claim_that_names_no_process(owner: str, tmp_path: Path) -> None:
 
 def test_claim_of_a_process_with_too_large_a_number_is_dead(tmp_path: Path) -> None:
     (tmp_path / "0.claim").symlink_to(f"{parts._HOST}.{10**200}.abc")
-    folder = PartsFolder(tmp_path, "filter", 1, abs)
+    folder = PartsFolder(tmp_path, "filter", 1)
     with folder.joined():
         assert folder.claim() == 0
 
@@ -268,17 +268,16 @@ class Evil:
 
 
 @contextmanager
-def replaced(change: Callable[[Path], object], *arguments: Any) -> Iterator[recipe.Recipe]:
+def replaced(change: Callable[[Path], object], *arguments: Any) -> Iterator[Source]:
     with recipe.written_recipe(*arguments) as made:
-        change(Path(made.path))
+        assert made.content is not None
+        change(Path(made.content[0]))
         yield made
 
 
 def evil(proof: Path, path: Path) -> None:
     """A recipe of the same form, whose message runs code, in clear."""
-    message = pickle.dumps(Evil(proof))
-    header = json.loads(path.read_bytes().partition(b"\n")[0]) | {"message": len(message), "arrays": []}
-    path.write_bytes(json.dumps(header).encode() + b"\n" + message)
+    path.write_bytes(b"\0" + pickle.dumps((pickle.dumps(Evil(proof)), ())))
 
 
 @pytest.mark.parametrize(
@@ -375,8 +374,9 @@ def test_recipes_of_one_message_differ(tmp_path: Path) -> None:
     contents = []
     for _ in range(2):
         with recipe.written_recipe(tmp_path, work, ()) as made:  # type: ignore[arg-type]
-            contents.append(Path(made.path).read_bytes())
-    assert contents[0][:50] == contents[1][:50]
+            assert made.content is not None
+            contents.append(Path(made.content[0]).read_bytes())
+    assert len(contents[0]) == len(contents[1])
     assert contents[0] != contents[1]
 
 
@@ -418,7 +418,7 @@ def test_folder_that_a_killed_pass_had_begun_to_delete_is_swept(tmp_path: Path) 
 
 
 def test_folder_of_an_earlier_version_becomes_private(tmp_path: Path) -> None:
-    folder = PartsFolder(tmp_path / "parts", "filter", 1, abs)
+    folder = PartsFolder(tmp_path / "parts", "filter", 1)
     folder.path.mkdir(0o755)
     folder.make()
     assert folder.path.stat().st_mode & 0o777 == 0o700

@@ -25,9 +25,11 @@ from loadax.errors import ArgumentError, ClosedError, SourceError, UnsupportedEr
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.remote import engine, executor as remote_executor, task
+from loadax.loader.remote import engine, executor as remote_executor
 from loadax.loader.remote.row_cache import RowCache
 from loadax.loader.reports import bottleneck
+from loadax.work import worker
+from loadax.work.payload import Payload
 from tests.engines import engine_maker
 from tests.limits import HANG, until
 
@@ -151,18 +153,18 @@ def test_run_is_resumed_with_and_without_remote() -> None:
 @pytest.mark.usefixtures("patient")
 def test_large_recipe_is_sent_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, opened = Counter[str](), Counter[bytes]()
-    make, open_ = task.make_recipe, task._open
+    make, open_ = worker.content_of, worker.open_payload
 
-    def make_recipe(*given: Any) -> task.Recipe:
+    def content_of(payload: Payload) -> Any:
         sent["recipe"] += 1
-        return make(*given)
+        return make(payload)
 
-    def opening(recipe: task.Recipe) -> Any:
-        opened[recipe[1]] += 1
-        return open_(recipe)
+    def opening(payload: Payload, digest: str) -> Any:
+        opened[payload.message] += 1
+        return open_(payload, digest)
 
-    monkeypatch.setattr(remote_executor, "make_recipe", make_recipe)
-    monkeypatch.setattr(task, "_open", opening)
+    monkeypatch.setattr(remote_executor, "content_of", content_of)
+    monkeypatch.setattr(worker, "open_payload", opening)
     data = numbers(336)  # which no other test has had opened in this process
     with ThreadPoolExecutor(1) as pool:
         equal(Dataloader(data, BATCH, remote=pool, num_workers=1), Dataloader(data, BATCH))
@@ -173,13 +175,13 @@ def test_large_recipe_is_sent_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("patient")
 def test_buckets_are_read_by_workers_that_open_the_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    open_ = task._open
+    open_ = worker.open_payload
 
-    def opening(recipe: task.Recipe) -> Any:
-        opened.append(recipe)
-        return open_(recipe)
+    def opening(payload: Payload, digest: str) -> Any:
+        opened.append(payload)
+        return open_(payload, digest)
 
-    monkeypatch.setattr(task, "_open", opening)
+    monkeypatch.setattr(worker, "open_payload", opening)
     lengths = np.random.default_rng(0).integers(1, 33, 200).tolist()
     data = from_source([{"tokens": np.arange(length)} for length in lengths]).shuffle(seed=0)
     sizes = Buckets("tokens", {8: 32, 16: 16, 32: 8})
@@ -339,7 +341,7 @@ def test_late_task_is_given_to_another_worker() -> None:
 
     class FirstIsStuck(ThreadPoolExecutor):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-            if begun.is_set() or len(args) < 2 or len(args[1]["arguments"]) < 3:
+            if begun.is_set() or len(args) < 2 or len(args[1]["arguments"]) < 2:
                 return super().submit(fn, *args, **kwargs)
             begun.set()
             return Future()
@@ -441,9 +443,8 @@ class WithoutLoadax(ThreadPoolExecutor):
 def test_workers_without_loadax_or_with_another_version_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with WithoutLoadax(1) as pool, pytest.raises(ArgumentError, match=r"can't import loadax .* install it there"):
         next(Dataloader(numbers(), BATCH, remote=pool).iterate())
-    make = task.make_recipe
     other = {"loadax": "0.0.1", "Python": "3.11"}
-    monkeypatch.setattr(remote_executor, "make_recipe", lambda *given: (other, *make(*given)[1:]))
+    monkeypatch.setattr(remote_executor, "versions", lambda: other)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ArgumentError, match=r"loadax 0\.0\.1.* install the same"):
         next(Dataloader(numbers(), BATCH, remote=pool).iterate())
 

@@ -66,7 +66,7 @@ def dask() -> Iterator[Executor]:
     with closing(DaskCluster()) as cluster, engine_maker(cluster.engine)() as executor:
         until(lambda: len(workers_of(executor) or ()) == 2)
         for worker in workers_of(executor) or ():
-            executor.submit(eval, "__import__('loadax.loader.remote.task')", **options_for(worker)).result()
+            executor.submit(eval, "__import__('loadax.work.worker')", **options_for(worker)).result()
         yield executor
 
 
@@ -102,10 +102,10 @@ class Placed(ThreadPoolExecutor):
     def submit(  # type: ignore[override]
         self, fn: Any, /, *args: Any, workers: Any = None, allow_other_workers: bool = False
     ) -> Any:
-        if len(arguments := args[-1]["arguments"]) > 2:
+        if len(arguments := args[-1]["arguments"]) > 1:
             low, steps = arguments[-2:]
             assert allow_other_workers
-            self.given.append((low, low + len(arguments[4]) // 8 // steps, *workers))
+            self.given.append((low, low + len(arguments[3]) // 8 // steps, *workers))
         return super().submit(fn, *args)
 
 

@@ -28,6 +28,7 @@ from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.kept import kept_pass, parts, recipe
 from loadax.kept.parts import PartsFolder
 from loadax.row_index.scan import row_work
+from loadax.work.worker import Source
 from loadax.writing.identity import spread
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
@@ -119,7 +120,7 @@ def test_parts_of_a_killed_program_are_taken_over(tmp_path: Path) -> None:
 def test_silent_process_of_another_host_is_dead_after_a_while(tmp_path: Path) -> None:
     (tmp_path / "3.claim").symlink_to("host.1.abc")
     (tmp_path / "host.1.abc.alive").touch()
-    shared = PartsFolder(tmp_path, "filter", 4, abs)
+    shared = PartsFolder(tmp_path, "filter", 4)
     with shared.joined():
         assert [shared.claim() for _ in range(4)] == [0, 1, 2, None]
         assert not shared.is_complete()
@@ -134,7 +135,7 @@ def test_silent_process_of_another_host_is_dead_after_a_while(tmp_path: Path) ->
 def test_claim_in_a_copied_folder_is_dead_after_a_while(claim: str, tmp_path: Path) -> None:
     (tmp_path / "0.claim").write_text(claim)
     os.utime(tmp_path / "0.claim", (0, 0))
-    copied = PartsFolder(tmp_path, "filter", 1, abs)
+    copied = PartsFolder(tmp_path, "filter", 1)
     with copied.joined():
         assert copied.claim() == 0
 
@@ -388,15 +389,16 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
     executor = lambda: ThreadPoolExecutor(1)  # noqa: E731
     with monkeypatch.context() as patched:
         others = iter([{"loadax": "9", "Python": "3.0"}])
-        patched.setattr(recipe, "versions", lambda known=recipe.versions: next(others, known()))
+        patched.setattr("loadax.kept.recipe.versions", lambda: next(others))
         with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9 .*; install"):
             data().filter(small, index=tmp_path, executor=executor)
     make = recipe.written_recipe
 
     @contextmanager
-    def elsewhere(*arguments: Any) -> Iterator[recipe.Recipe]:
+    def elsewhere(*arguments: Any) -> Iterator[Source]:
         with make(*arguments) as made:
-            yield made._replace(path=str(tmp_path / "missing"))
+            assert made.content is not None
+            yield made._replace(content=(str(tmp_path / "missing"), *made.content[1:]))
 
     monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", elsewhere)
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
@@ -432,7 +434,7 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
         rows = from_jsonl(path)
 
     @contextmanager
-    def hidden(*arguments: Any) -> Iterator[recipe.Recipe]:
+    def hidden(*arguments: Any) -> Iterator[Source]:
         with make(*arguments) as made:
             path.rename(tmp_path / "elsewhere")
             yield made
@@ -449,9 +451,10 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
     make = recipe.written_recipe
 
     @contextmanager
-    def measured(*arguments: Any) -> Iterator[recipe.Recipe]:
+    def measured(*arguments: Any) -> Iterator[Source]:
         with make(*arguments) as made:
-            sizes.append(Path(made.path).stat().st_size)
+            assert made.content is not None
+            sizes.append(Path(made.content[0]).stat().st_size)
             yield made
 
     monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", measured)

@@ -15,8 +15,8 @@ from PIL import Image
 
 import loadax
 from loadax.errors import LeafError, LoadaxError, SourceError
-from loadax.loader.workers.payload import pack
 from loadax.reader import Reader
+from loadax.work.payload import pack
 from tests.servers.child import run_python
 
 

@@ -18,7 +18,8 @@ from loadax.core import patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.kept import kept_pass
 from loadax.work import tasks
-from loadax.work.tasks import Raised, TaskRun
+from loadax.work.tasks import TaskRun
+from loadax.work.worker import Raised
 
 MOST = 400  # steps of a simulation with faults; after these, all that is submitted ends well
 
@@ -119,7 +120,7 @@ class World:
         self, engine: Any = None, window: int = 4, call: Callable[[int, int], Raised | float] = lambda *_: 0.1
     ) -> None:
         run = TaskRun(self.numbers, engine or self.make, window, remote=self.remote)
-        run.run(lambda number, attempt: (call, number, attempt), lambda error: error)
+        run.run(lambda number, attempt: (call, number, attempt))
 
 
 @given(data=st.data(), count=st.integers(0, 14), window=st.integers(1, 6))

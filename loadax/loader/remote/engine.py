@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeAlias, final
 from loadax.core.log import log
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
-from loadax.loader.remote.task import Filled, call_of
+from loadax.loader.remote.task import Filled
 from loadax.loader.remote.workers import options_for, workers_of
 from loadax.protocols import Engine
 from loadax.work.tasks import open_engine, shut_down
+from loadax.work.worker import Source, call_of
 
 # A task is late after this multiple of the usual time, at most these seconds later, and at least after these.
 _SLOW = 4.0
@@ -49,6 +50,9 @@ _WATCH = 5.0  # seconds between two looks at which workers there are
 _RETRY = 1.0
 _FORGOTTEN = 10.0
 
+
+# What tasks call that only show that there is a worker.
+_PROBE = Source("", "remote", {}, None)
 
 # Futures of the tasks for one piece, as they are done; None: workers are gone, or the engine is closed.
 Answers: TypeAlias = SimpleQueue[Future[Any] | None]
@@ -364,7 +368,7 @@ class TaskEngine:
             answers = Answers()
             try:
                 self.open()
-                if self._submit(answers, ("",)):
+                if self._submit(answers, (_PROBE,)):
                     asked = perf_counter()
                 else:
                     asked = -_FORGOTTEN

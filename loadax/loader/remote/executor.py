@@ -24,15 +24,16 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import Answers, TaskEngine
-from loadax.loader.remote.task import Filled, Ready, make_recipe
+from loadax.loader.remote.task import Filled, Filler
 from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
-from loadax.loader.workers.payload import PickledPayload
 from loadax.protocols import Engine
 from loadax.reader import Reader
+from loadax.work.payload import Payload, versions
 from loadax.work.pickling import unpickle_answer
 from loadax.work.remote_errors import unwrap
-from loadax.work.tasks import Raised, check_import
+from loadax.work.tasks import check_import
+from loadax.work.worker import Raised, Ready, Source, content_of
 
 # a worker has the next piece while the answer to the previous one is on its way
 _TASKS_PER_WORKER = 2
@@ -69,7 +70,7 @@ class RemoteExecutor:
         self.closed = False
         # By thread: the task that it waits for and its worker, as text, and since when.
         self.serving: dict[int, tuple[str, float]] = {}
-        self._latest = LatestReader()
+        self._latest = LatestReader(Filler)
 
     def load(
         self,
@@ -97,7 +98,7 @@ class RemoteExecutor:
         """Cancels all tasks. Idempotent and thread-safe."""
         self.closed = True
         self.tasks.close()
-        self._latest = LatestReader()
+        self._latest = LatestReader(Filler)
 
 
 @final
@@ -119,7 +120,7 @@ class _RemoteJob:
         self._pickled = pickle.dumps(options)
         self.buffers = partial(lease_buffers, options.layout, BufferPool(keep).lease)
         self._assembler = Assembler(reader, options, executor.mark)
-        self._latest: tuple[PickledPayload, str] | None = None
+        self._latest: tuple[Payload, Source] | None = None
         self._known()
 
     def prepare(self, threads: int) -> None:
@@ -155,9 +156,9 @@ class _RemoteJob:
             piece.low,
             piece.buffers.count,
         ]
-        (payload, digest), tries, again, lacking = self._known(), 1, 0, False
+        (payload, source), tries, again, lacking = self._known(), 1, 0, False
         worker = worker_of(
-            ordered(tasks.workers, digest, self._executor.workers),
+            ordered(tasks.workers, source.digest, self._executor.workers),
             piece.low,
             layout.rows,
         )
@@ -165,36 +166,35 @@ class _RemoteJob:
         # was read here meanwhile.
         first = arguments if tasks.is_reached() else ()
         began = perf_counter()
-        waits = self._give_out(answers, (digest, None, *first), worker)
+        waits = self._give_out(answers, (source, *first), worker)
         while waits:
             result = _result(tasks.next(answers, began, tries))
             if result is None:  # it is late, or was lost
                 tries += 1
                 began = perf_counter()
                 waits = tries <= _TRIES and self._give_out(
-                    answers, (digest, None, *arguments)
+                    answers, (source, *arguments)
                 )
                 again += waits
             elif isinstance(result, Filled):
                 return self._take(piece, result)._replace(given_again=again)
             elif isinstance(result, Ready):
                 began = perf_counter()
-                waits = self._give_out(answers, (digest, None, *arguments), worker)
+                waits = self._give_out(answers, (source, *arguments), worker)
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
             elif (
-                result.digest == digest
+                result.digest == source.digest
             ):  # else a task given out before the recipe was made again
                 if result.module is not None:
-                    self._shared_reader.send_by_value(result.module, payload)
-                    payload, digest = self._known()
+                    self._shared_reader.package.add_module(result.module, payload)
+                    payload, source = self._known()
                 # once: a piece is late too if each worker is killed before it has the recipe
                 if not lacking:
                     began = perf_counter()
                     lacking = True
-                waits = self._give_out(
-                    answers, (digest, make_recipe(payload), *arguments), worker
-                )
+                sent = source._replace(content=content_of(payload))
+                waits = self._give_out(answers, (sent, *arguments), worker)
         with tasks.here(piece.first):  # workers may answer while others are read here
             while not answers.empty():
                 if isinstance(result := _result(answers.get()), Filled):
@@ -229,16 +229,16 @@ class _RemoteJob:
             self._executor.serving[get_ident()] = text, perf_counter()
         return name is not None
 
-    def _known(self) -> tuple[PickledPayload, str]:
-        """The payload of the readers, and the digest of its recipe."""
-        payload = self._shared_reader.payload
+    def _known(self) -> tuple[Payload, Source]:
+        """The payload of the readers, and its source, without its content."""
+        payload = self._shared_reader.package.latest
         if self._latest is None or self._latest[0] is not payload:
-            digest = hashlib.sha256()
-            for part in make_recipe(payload):
-                digest.update(
-                    part if isinstance(part, bytes) else repr(part).encode()
-                )
-            self._latest = payload, digest.hexdigest()
+            known = versions()
+            message, arrays, memory = content_of(payload)
+            digest = hashlib.sha256(repr((known, arrays)).encode())
+            digest.update(message)
+            digest.update(memory)
+            self._latest = payload, Source(digest.hexdigest(), "remote", known, None)
         return self._latest
 
     def _take(self, piece: Piece, filled: Filled) -> Timing:

@@ -1,24 +1,17 @@
-"""Code that a worker of an executor runs: it opens the dataset of a recipe once, and fills pieces."""
+"""Filler: what the tasks of remote workers call; it fills pieces, whose rows it keeps for other jobs."""
 
 import functools
 import hashlib
-import mmap
 import os
 import pickle
-import socket
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from itertools import count
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
 from loadax.core.memory import keep_freed_memory
-from loadax.core.user_object import RAISED
-from loadax.errors import LoadaxError, WorkerError
-from loadax.kept.recipe import check_versions, versions
 from loadax.loader.assembly.assembler import (
     Assembler,
     FillOptions,
@@ -29,41 +22,15 @@ from loadax.loader.assembly.assembler import (
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.row_cache import RowCache
-from loadax.loader.workers.payload import PickledPayload, unpack
-from loadax.loader.workers.shared_memory import nameless_file
 from loadax.protocols import Visits
 from loadax.reader import Reader
 from loadax.work.pickling import pickle_answer
-from loadax.work.remote_errors import wrap
-from loadax.work.tasks import Raised
 
-# that a worker keeps open, such as those of training and evaluation
-_MOST_RECIPES = 4
+_NUMBERS = count()  # of fillers, for the rows that this process keeps
 _MOST_JOBS = 32  # of a recipe, such as buckets
 _MOST_LAYOUTS = 64
 # bytes that are filled at a time, with what maps make in between in the caches of a core
 _PART = 2 << 20
-
-# A text, so that a worker without loadax can tell that it lacks it.
-_CALL = "__import__('loadax.loader.remote.task', fromlist=['run']).run(*arguments)"
-
-
-# What a worker opens, and keeps: versions that it must share with the training process, and the message, arrays and
-# memory of the payload of the readers; see `PickledPayload`.
-Recipe: TypeAlias = tuple[dict[str, str], bytes, tuple[tuple[int, int], ...], bytes]
-
-
-class Missing(NamedTuple):
-    """Answer: the worker lacks the recipe with this digest, or a module that it needs."""
-
-    digest: str
-    module: str | None = None
-
-
-class Ready(NamedTuple):
-    """Answer to a task without a piece: the worker has the recipe with this digest."""
-
-    digest: str
 
 
 class Filled(NamedTuple):
@@ -82,51 +49,23 @@ class Filled(NamedTuple):
     worker: int
 
 
-def make_recipe(payload: PickledPayload) -> Recipe:
-    """Makes the recipe of readers that were pickled for worker processes."""
-    with mmap.mmap(payload.descriptor, 0, access=mmap.ACCESS_READ) as memory:
-        return versions(), payload.message, payload.arrays, memory[:]
-
-
-def call_of(
-    name: str, digest: str, recipe: Recipe | None = None, *piece: Any
-) -> Sequence[Any]:
-    """The call of `run`: a function and its arguments. `name`: unique, since Dask runs equal calls once."""
-    return eval, _CALL, {"arguments": (digest, recipe, *piece), "name": name}
-
-
-def run(digest: str, recipe: Recipe | None, *piece: Any) -> Any:
-    """Fills a piece in a worker of an executor.
+@final
+class Filler:
+    """What a task calls: fills pieces by readers of a dataset. Thread-safe. It is pickled as its arguments.
 
     Args:
-        digest: Digest of the recipe.
-        recipe: The recipe. None: the worker may know it.
-        piece: Arguments of `_Data.fill`; none: the task only shows that there is a worker.
-
-    Returns:
-        `Filled`, `Ready`, `Missing`, or `Raised` with a `RemoteError`.
+        readers: Readers of the dataset.
     """
-    try:
-        data = _data(digest, recipe)
-        if isinstance(data, Missing):
-            return data
-        if piece:
-            return data.fill(*piece)
-        return Ready(digest)
-    except RAISED as error:
-        return Raised(wrap(error))
 
-
-@final
-class _Data:
-    """An opened recipe. Thread-safe."""
-
-    def __init__(self, digest: str, readers: tuple[Reader, ...]):
-        self._digest = digest
+    def __init__(self, readers: tuple[Reader, ...]):
         self._readers = readers
+        self._number = next(_NUMBERS)
         self._job = functools.lru_cache(_MOST_JOBS)(self._make_job)
 
-    def fill(
+    def __reduce__(self) -> Any:
+        return _opened, (self._readers,)
+
+    def __call__(
         self,
         reader: int,
         options: bytes,
@@ -134,7 +73,7 @@ class _Data:
         epochs: bytes,
         low: int,
         steps: int,
-    ) -> "Filled":
+    ) -> Filled:
         """Fills a piece.
 
         Args:
@@ -151,8 +90,14 @@ class _Data:
         return self._job(reader, options).fill(visits, low, steps)
 
     def _make_job(self, reader: int, options: bytes) -> "_Job":
-        digest = f"{self._digest} {reader} {hashlib.sha256(options).hexdigest()}"
+        digest = f"{self._number} {reader} {hashlib.sha256(options).hexdigest()}"
         return _Job(digest, self._readers[reader], pickle.loads(options))  # noqa: S301 - tasks are pickles anyway
+
+
+def _opened(readers: tuple[Reader, ...]) -> Filler:
+    """The filler of readers, in a worker."""
+    keep_freed_memory()
+    return Filler(readers)
 
 
 @final
@@ -232,43 +177,4 @@ class _Job:
         return Assembler(self._reader, self._options._replace(layout=layout))
 
 
-_opened: OrderedDict[str, _Data] = OrderedDict()
 _rows = RowCache(256 << 20)  # bytes, for other jobs
-_opening = threading.Lock()  # a worker with several threads opens a dataset once
-
-
-def _data(digest: str, recipe: Recipe | None) -> _Data | Missing:
-    with _opening:
-        if digest not in _opened:
-            if recipe is None:
-                return Missing(digest)
-            try:
-                _opened[digest] = _Data(digest, _open(recipe))
-            except ModuleNotFoundError as error:
-                return Missing(digest, error.name or "")
-            while len(_opened) > _MOST_RECIPES:
-                _opened.popitem(last=False)
-        _opened.move_to_end(digest)
-        return _opened[digest]
-
-
-def _open(recipe: Recipe) -> tuple[Reader, ...]:
-    known, message, arrays, memory = recipe
-    check_versions(known, "remote")
-    keep_freed_memory()
-    try:
-        with os.fdopen(nameless_file(), "wb") as file:
-            file.write(memory)
-            file.flush()
-            readers: tuple[Reader, ...] = unpack(
-                PickledPayload(message, file.fileno(), arrays)
-            )
-    except (LoadaxError, ModuleNotFoundError):
-        raise
-    except Exception as error:
-        raise WorkerError(
-            f"a worker of remote= on {socket.gethostname()} could not load the data: "
-            f"{type(error).__name__}: {error}; make it picklable: open files and "
-            "connections on first use, or leave out remote="
-        ) from error
-    return readers

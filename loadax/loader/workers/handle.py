@@ -21,7 +21,8 @@ from loadax.loader.workers.interpreter import interpreter, mark
 from loadax.loader.workers.job import Job, SharedReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.loader.workers.stacks import STATES, WorkerStacks, state_of
-from loadax.work.remote_errors import RemoteError, unwrap
+from loadax.work.remote_errors import unwrap
+from loadax.work.worker import Raised
 
 _WAKING = 1.0  # seconds that threads have to wake up when their worker has ended
 
@@ -128,8 +129,8 @@ class WorkerHandle:
             ) from None
         finally:
             sent.over.set()
-        if isinstance(answer, RemoteError):
-            raise unwrap(answer, f"worker process {self._process.pid}")
+        if isinstance(answer, Raised):
+            raise unwrap(answer.error, f"worker process {self._process.pid}")
         assert isinstance(answer, PieceRead)
         return answer._replace(
             timing=Timing(*answer.timing)._replace(worker=self._process.pid)

@@ -1,14 +1,13 @@
 """Job: reader, buffer layout and shared memory that a worker process loads before it reads pieces."""
 
 import os
-import sys
-import threading
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from types import FunctionType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -18,16 +17,19 @@ from loadax.errors import SourceError, WorkerError
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import lease_buffers
 from loadax.loader.workers.connection import Connection
-from loadax.loader.workers.messages import LoadJob, MissingModule, ReadPiece
-from loadax.loader.workers.payload import PickledPayload, pack
+from loadax.loader.workers.messages import LoadJob, ReadPiece
 from loadax.loader.workers.shared_memory import SharedMemoryPool
 from loadax.reader import Reader
+from loadax.work.payload import Package, Payload, pack
 from loadax.work.pickling import snapshot
-from loadax.work.remote_errors import RemoteError, unwrap
+from loadax.work.remote_errors import unwrap
+from loadax.work.worker import Missing, Raised
 
 _NUMBERS = count()  # of jobs
-# modules to send by value; if a worker lacks more, something else is wrong
-_MAX_MODULES_BY_VALUE = 64
+
+# Makes what workers call, which is pickled, of readers.
+MakeFiller: TypeAlias = Callable[[tuple[Reader, ...]], Any]
+
 _OR_THREADS = (
     "make it picklable: open files and connections on first use, and make the "
     "Dataloader before reading from the data, or reopen them in __setstate__; or use "
@@ -49,19 +51,18 @@ class SharedReader:
 
     Args:
         readers: Readers of the rows.
+        make: Makes what workers call, of the readers.
 
     Raises:
         WorkerError: If the reader can't be pickled; names the part that can't.
     """
 
-    def __init__(self, readers: tuple[Reader, ...]):
+    def __init__(self, readers: tuple[Reader, ...], make: MakeFiller):
         self.readers = readers
-        self._lock = threading.Lock()
-        self._by_value: list[str] = []
         # of all payloads: a worker may be about to open an old one
-        self._descriptors: list[int] = []
-        weakref.finalize(self, _close, self._descriptors)
-        self.payload = self._pack()
+        descriptors: list[int] = []
+        weakref.finalize(self, _close, descriptors)
+        self.package = Package(partial(_pack, make(readers), readers, descriptors))
 
     def index(self, reader: Reader) -> int:
         """Index of one of the readers."""
@@ -69,68 +70,17 @@ class SharedReader:
             index for index, known in enumerate(self.readers) if known is reader
         )
 
-    def send_by_value(self, module: str, sent: PickledPayload) -> None:
-        """Pickles functions and classes of a module by value from now on.
-
-        Raises:
-            WorkerError: If that can't help.
-        """
-        with self._lock:
-            if self.payload is not sent:
-                # the payload has changed for another worker: try that one first
-                return
-            if module in self._by_value or module not in sys.modules:
-                raise WorkerError(
-                    f"a worker process can't import {module!r}, which the data or "
-                    "its maps need; install it, or add its folder to sys.path"
-                )
-            self._by_value.append(module)
-            self.payload = self._pack()
-
-    def _pack(self) -> PickledPayload:
-        try:
-            payload = self._pack_now_or_unread()
-        except SourceError:
-            raise  # a problem of the data, not of pickling
-        except Exception as error:
-            reader = self.readers[0]
-            parts: list[tuple[str, Any]] = [
-                (f"the source, {reader.source!r}", reader.source)
-            ]
-            parts += [
-                (f"map {name_of(row_map.function)}", row_map.function)
-                for row_map in reader.maps
-            ]
-            part = next(
-                (name for name, part in parts if not _picklable(part)), "the data"
-            )
-            reason = f"{type(error).__name__}: {error}; {_OR_THREADS}"
-            raise WorkerError(
-                f"{part} can't be sent to a worker process: {reason}"
-            ) from error
-        self._descriptors.append(payload.descriptor)
-        return payload
-
-    def _pack_now_or_unread(self) -> PickledPayload:
-        # objects that have been read from may have opened something
-        with suppress(Exception):
-            return pack(self.readers, self._by_value)
-        unread = [
-            item
-            for item in user_objects(self.readers)
-            if item.unread and not _picklable(item.value)
-        ]
-        instead = [
-            (item.value, (*item.unread, _attributes(item.value))) for item in unread
-        ]
-        return pack(self.readers, self._by_value, instead)
-
 
 @final
 class LatestReader:
-    """The shared reader of the latest job, also for the next ones with the same reader or family of readers."""
+    """The shared reader of the latest job, also for the next ones with the same reader or family of readers.
 
-    def __init__(self) -> None:
+    Args:
+        make: Makes what workers call, of the readers.
+    """
+
+    def __init__(self, make: MakeFiller) -> None:
+        self._make = make
         self._shared: SharedReader | None = None
 
     def share(self, reader: Reader, family: tuple[Reader, ...]) -> SharedReader:
@@ -144,7 +94,7 @@ class LatestReader:
         ):
             # free its copy of the data before making the next one
             self._shared = None
-            self._shared = SharedReader(family or (reader,))
+            self._shared = SharedReader(family or (reader,), self._make)
         return self._shared
 
 
@@ -197,8 +147,9 @@ class Job:
         Raises:
             WorkerError: If the worker can't load it.
         """
-        for _ in range(_MAX_MODULES_BY_VALUE):
-            payload = self.shared_reader.payload
+        package = self.shared_reader.package
+        while True:
+            payload = package.latest
             if has_reader:
                 message, *descriptors = (None,)
             else:
@@ -215,21 +166,74 @@ class Job:
             answer, _ = connection.receive()
             if answer is None:
                 return
-            if isinstance(answer, RemoteError):
-                raised = unwrap(answer, "the worker process")
+            if isinstance(answer, Raised):
+                failure = answer.error
+                raised = unwrap(failure, "the worker process")
                 if isinstance(raised, SourceError) or (
-                    isinstance(raised, WorkerError) and answer.pickled is not None
+                    isinstance(raised, WorkerError) and failure.pickled is not None
                 ):
                     # a problem of the data or of a module, not of pickling
                     raise raised
                 error = WorkerError(
-                    f"a worker process could not load the data: {answer.line}; "
+                    f"a worker process could not load the data: {failure.line}; "
                     f"{_OR_THREADS}"
                 )
-                error.add_note(f"loadax: in the worker process:\n{answer.traceback}")
+                error.add_note(f"loadax: in the worker process:\n{failure.traceback}")
                 raise error
-            assert isinstance(answer, MissingModule)
-            self.shared_reader.send_by_value(answer.module, payload)
+            assert isinstance(answer, Missing)
+            package.add_module(answer.module or "", payload)
+
+
+def _pack(
+    value: Any,
+    readers: tuple[Reader, ...],
+    descriptors: list[int],
+    by_value: Sequence[str],
+) -> Payload:
+    """Packs the value of readers, and adds the descriptor of the payload to a list.
+
+    Raises:
+        WorkerError: If it can't be pickled; names the part that can't.
+    """
+    try:
+        payload = _pack_now_or_unread(value, readers, by_value)
+    except SourceError:
+        raise  # a problem of the data, not of pickling
+    except Exception as error:
+        reader = readers[0]
+        parts: list[tuple[str, Any]] = [
+            (f"the source, {reader.source!r}", reader.source)
+        ]
+        parts += [
+            (f"map {name_of(row_map.function)}", row_map.function)
+            for row_map in reader.maps
+        ]
+        part = next(
+            (name for name, part in parts if not _picklable(part)), "the data"
+        )
+        reason = f"{type(error).__name__}: {error}; {_OR_THREADS}"
+        raise WorkerError(
+            f"{part} can't be sent to a worker process: {reason}"
+        ) from error
+    descriptors.append(payload.descriptor)
+    return payload
+
+
+def _pack_now_or_unread(
+    value: Any, readers: tuple[Reader, ...], by_value: Sequence[str]
+) -> Payload:
+    # objects that have been read from may have opened something
+    with suppress(Exception):
+        return pack(value, by_value)
+    unread = [
+        item
+        for item in user_objects(readers)
+        if item.unread and not _picklable(item.value)
+    ]
+    instead = [
+        (item.value, (*item.unread, _attributes(item.value))) for item in unread
+    ]
+    return pack(value, by_value, instead)
 
 
 def _picklable(value: Any) -> bool:

@@ -13,27 +13,14 @@ import socket
 import sys
 import threading
 from types import ModuleType
-from typing import Any, final
 
 import numpy as np
 
-from loadax.loader.assembly.assembler import Assembler, Piece
-from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.workers.connection import Connection
+from loadax.loader.workers.filler import Requests
 from loadax.loader.workers.interpreter import unmark
-from loadax.loader.workers.messages import (
-    LoadJob,
-    MissingModule,
-    PieceRead,
-    ReadPiece,
-)
-from loadax.loader.workers.payload import PickledPayload, unpack
-from loadax.loader.workers.shared_memory import SharedMemoryView
 from loadax.loader.workers.stacks import STACK_SIGNAL
-from loadax.protocols import Visits
-from loadax.reader import Reader
-from loadax.work.pickling import pickle_answer
-from loadax.work.remote_errors import wrap
+from loadax.work.worker import answer
 
 _SEED = 0  # of the global generators of all workers
 _POLL_MILLISECONDS = 1000  # between checks that the parent process is alive
@@ -61,11 +48,11 @@ def main() -> None:
     random.seed(_SEED)
     np.random.seed(_SEED)  # noqa: NPY002 - users' functions may draw from it
     connection = Connection(socket.socket(fileno=descriptor))
-    handler = _RequestHandler()
+    requests = Requests()
     try:
         while True:
             request, descriptors = connection.receive()
-            connection.send(handler.answer(request, descriptors))
+            connection.send(answer(requests, request, descriptors))
             _flush()
     except (EOFError, OSError):
         pass  # the training process is gone
@@ -88,66 +75,6 @@ def _flush() -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-
-
-@final
-class _RequestHandler:
-    """Handles requests, with the jobs that were loaded."""
-
-    def __init__(self) -> None:
-        self._readers: tuple[Reader, ...] = ()
-        self._jobs: dict[int, tuple[Assembler, SharedMemoryView]] = {}
-
-    def answer(self, request: Any, descriptors: list[int]) -> Any:
-        """Computes the answer to a request; an error becomes a `RemoteError`."""
-        try:
-            if isinstance(request, LoadJob):
-                return self._load(request, *descriptors)
-            return self._fill(request)
-        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, such as SystemExit
-            return wrap(error)
-
-    def _load(
-        self, request: LoadJob, descriptor: int, payload: int | None = None
-    ) -> MissingModule | None:
-        memory = SharedMemoryView(descriptor)
-        try:
-            for number in self._jobs.keys() - request.others:
-                self._jobs.pop(number)[1].close()
-            if request.message is not None:
-                assert payload is not None
-                self._readers = ()
-                try:
-                    self._readers = unpack(
-                        PickledPayload(request.message, payload, request.arrays)
-                    )
-                except ModuleNotFoundError as error:
-                    return MissingModule(error.name or "")
-                finally:
-                    os.close(payload)
-            self._jobs[request.number] = (
-                Assembler(self._readers[request.which], request.options),
-                memory,
-            )
-        finally:
-            if request.number not in self._jobs:
-                memory.close()
-        return None
-
-    def _fill(self, request: ReadPiece) -> PieceRead:
-        assembler, shared = self._jobs[request.job]
-        layout = assembler.layout
-        memory = shared.memory(request.block, request.steps * layout.bytes_per_step)
-        visits = Visits(
-            np.frombuffer(request.rows, np.int64),
-            np.frombuffer(request.epochs, np.int64),
-        )
-        piece = Piece(
-            visits, request.low, BatchBuffers(layout, memory, request.steps)
-        )
-        timing = assembler.fill(piece)
-        objects = piece.buffers.objects(piece.low, piece.high)
-        return PieceRead(tuple(timing), pickle_answer(objects) if objects else b"")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Messages between the training process and a worker. An answer may also be a `RemoteError`."""
+"""Messages between the training process and a worker. An answer may also be `Raised`, or `Missing` of a module."""
 
 from typing import Any, NamedTuple
 
@@ -44,12 +44,6 @@ class ReadPiece(NamedTuple):
     low: int
     rows: bytes
     epochs: bytes
-
-
-class MissingModule(NamedTuple):
-    """Answer: the job needs a module that the worker can't import. None: the job is loaded."""
-
-    module: str
 
 
 class PieceRead(NamedTuple):

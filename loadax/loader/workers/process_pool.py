@@ -14,11 +14,12 @@ from loadax.errors import ClosedError, WorkerError
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
+from loadax.loader.workers.filler import Filler
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, LatestReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
-from loadax.loader.workers.payload import refuse_while_unpacking
 from loadax.reader import Reader
+from loadax.work.payload import refuse_while_unpacking
 from loadax.work.pickling import unpickle_answer
 
 # seconds that all workers together have to exit before they are killed
@@ -62,7 +63,7 @@ class ProcessPool:
         self._handles: list[WorkerHandle] = []
         # worker that reads for a thread, by the thread's identifier
         self._serving: dict[int, WorkerHandle] = {}
-        self._latest = LatestReader()
+        self._latest = LatestReader(Filler)
         # threads that wait for a worker, first come, first served
         self._waiting: deque[object] = deque()
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
@@ -213,7 +214,7 @@ class ProcessPool:
             self.closed = True
             workers = [*self._handles, *self._starting]
             self._handles = []
-            self._latest = LatestReader()
+            self._latest = LatestReader(Filler)
             self._free.notify_all()
         for worker in workers:
             worker.stop()

@@ -8,23 +8,15 @@ an anonymous file: the kernel frees it when the last process that has it open en
 import contextlib
 import mmap
 import os
-import tempfile
 from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.buffers import BufferPool
+from loadax.work.payload import nameless_file
 
 _INITIAL_BLOCKS = 16  # capacity of the first region
-
-
-def nameless_file() -> int:
-    """Descriptor of an empty anonymous file in memory, or of a deleted temporary file if there is no `memfd_create`."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("loadax")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class Block(NamedTuple):

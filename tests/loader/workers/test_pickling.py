@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadax.loader.workers.payload import PickledPayload, pack, unpack
+from loadax.work.payload import Payload, pack, unpack
 from tests.loader.workers import maps
 from tests.work_counts import lines_of
 
@@ -59,7 +59,7 @@ def there_and_back(value: Any, **options: Any) -> Any:
 
 
 @contextmanager
-def packed(value: Any) -> Iterator[PickledPayload]:
+def packed(value: Any) -> Iterator[Payload]:
     parcel = pack(value)
     yield parcel
     os.close(parcel.descriptor)

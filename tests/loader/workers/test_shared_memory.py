@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from loadax.loader.workers.shared_memory import SharedMemoryPool, SharedMemoryView, nameless_file
+from loadax.loader.workers.shared_memory import SharedMemoryPool, SharedMemoryView
+from loadax.work.payload import nameless_file
 from tests.limits import examples
 
 PAGE = mmap.ALLOCATIONGRANULARITY
