@@ -13,8 +13,6 @@ from loadax.files.byte_ranges import NEAR, ByteRange, FileInfo
 if TYPE_CHECKING:
     from loadax.files.remote import Answer, RemoteFiles
 
-# Largest gap in bytes between ranges of a file that are requested as one, if they are of several steps.
-_GAP = 16 << 10
 # Bytes of a request that joins several ranges: a part of the window, so that many requests are in flight.
 _LEAST_JOINED = 256 << 10
 _MOST_JOINED = 4 << 20
@@ -172,7 +170,11 @@ class Ahead:
                 for step, each in needed
                 for part in self._file(each).missing(each)
             ]
-            requests = sorted(self._joined(missing, most), key=lambda each: each.step)
+            if not missing:
+                gap = 0
+            else:
+                gap = self._remote.gap(missing[0].range.location)
+            requests = sorted(self._joined(missing, most, gap), key=lambda each: each.step)
             futures = self._remote.begin(
                 [each.range for each in requests], urgent=False
             )
@@ -268,7 +270,9 @@ class Ahead:
     def _file(self, wanted: ByteRange) -> _File:
         return self._files.setdefault(wanted.location, _File())
 
-    def _joined(self, missing: Sequence[_Missing], most: int) -> Iterator[_Missing]:
+    def _joined(
+        self, missing: Sequence[_Missing], most: int, gap: int
+    ) -> Iterator[_Missing]:
         """Joins nearby ranges to requests of at most `most` bytes, and cuts larger ones."""
         last: _Missing | None = None
         for each, step in sorted(missing):
@@ -280,7 +284,7 @@ class Ahead:
                     last = last._replace(step=min(last.step, step))
                     continue
                 if not self._files[each.location].has_between(end, start):
-                    if start - end <= _GAP and each.stop - last.range.start <= most:
+                    if start - end <= gap and each.stop - last.range.start <= most:
                         whole = last.range._replace(stop=each.stop)
                         last = _Missing(whole, min(last.step, step))
                         continue

@@ -2,82 +2,104 @@
 
 import random
 import re
-import time
-from collections.abc import Callable
-from typing import Any
+from typing import final
 
 from loadax.core.log import log
 from loadax.errors import LoadaxError
-from loadax.files.object_stores import PAUSES, failure, is_limited
+from loadax.files.object_stores import PASSING, failure, is_limited
 from loadax.redaction import redact, redacted
 
-# seconds before the one retry of a request that obstore does not retry
-_SECOND_TRY = 0.2
-# number of the pause that is logged: a first one is short, and may be of many requests
-_TOLD = 1
-_RETRIED = re.compile(r"after \d+ retries|body error")
+# Seconds before a request is sent again after a fault that may pass: six tries in all.
+_PAUSES = (0.2, 0.4, 0.8, 1.6, 3.0)
+# And after a refusal because there are too many requests: a minute in all.
+_LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
+# Refusal that is logged: the first pauses are short, and may be of many requests.
+_TOLD = 5
+_SECOND_TRY = 0.2  # seconds, of a known file that is missing
+_STATUS = re.compile(r"status code: (\d+)")
+_TIMED_OUT = re.compile("timed out")
 
 
-def attempt(ask: Callable[[], Any], name: str, *, expected: bool) -> Any:
-    """Sends a request, and sends it again after a fault that may pass.
+class Missing(Exception):  # noqa: N818 - it is an answer
+    """A file does not exist."""
 
-    A server that limits requests is waited for up to a minute; obstore has tried six times before each pause.
+
+@final
+class Attempts:
+    """Attempts of one request so far.
 
     Args:
-        ask: Sends the request with obstore.
-        name: URL, and the range of bytes, with which a message begins.
-        expected: Whether the file exists for all that is known, so that a 404 is worth a second request.
-
-    Returns:
-        The answer; None for a file that does not exist.
-
-    Raises:
-        StorageError: When the last attempt fails; the message ends with a remedy.
+        name: What is requested; its text begins a message.
+        is_known: Whether the file exists for all that is known, so that a 404 is worth a second request.
     """
-    from obstore.exceptions import BaseError
 
-    pauses = enumerate(PAUSES)
-    is_first = True
-    while True:
-        try:
-            return ask()
-        except FileNotFoundError:
-            if not expected or not is_first:
-                return None
-            pause = _SECOND_TRY
-        except LoadaxError:
-            raise
-        except (BaseError, ValueError, OSError) as error:
-            if (
-                is_limited(str(error))
-                and (following := next(pauses, None)) is not None
-            ):
-                number, pause = following
-                if number == _TOLD:
-                    text = (
-                        "%s: the server limits requests (%s); it is requested again "
-                        "for up to %.0f s"
-                    )
-                    log.warning(text, redact(name), _status(error), sum(PAUSES))
-            elif is_first and _may_pass(error):
-                pause = _SECOND_TRY
-            else:
-                raise failure(error, name) from redacted(error)
-        is_first = False
-        time.sleep(pause * random.uniform(1, 1.2))  # noqa: S311 - so that requests don't return together
+    __slots__ = ("_failed", "_is_known", "_limited", "_name")
+
+    def __init__(self, name: object, is_known: bool):
+        self._name = name
+        self._is_known = is_known
+        self._limited = 0
+        self._failed = 0
+
+    def pause(self, error: BaseException) -> float:
+        """Seconds after which to send the request again, after an error that may pass.
+
+        Raises:
+            StorageError: When this attempt was the last one; the message ends with a remedy.
+            Missing: When the file does not exist.
+        """
+        from obstore.exceptions import BaseError
+
+        if isinstance(error, FileNotFoundError):
+            if self._failed or not self._is_known:
+                raise Missing
+            pauses: tuple[float, ...] = (_SECOND_TRY,)
+            number = 0
+            self._failed += 1
+        elif not isinstance(error, BaseError | ValueError | OSError) or isinstance(
+            error, LoadaxError
+        ):
+            raise error
+        elif is_limited(str(error)):
+            pauses = _LIMITED
+            number = self._limited
+            self._limited += 1
+            if number == _TOLD:
+                text = (
+                    "%s: the server limits requests (%s); it is requested again "
+                    "for up to %.0f s"
+                )
+                log.warning(
+                    text, redact(str(self._name)), _status(error), sum(_LIMITED)
+                )
+        else:
+            pauses = _pauses(error)
+            number = self._failed
+            self._failed += 1
+        if number >= len(pauses):
+            raise failure(error, str(self._name)) from redacted(error)
+        return pauses[number] * random.uniform(0.8, 1.2)  # noqa: S311 - so that requests don't return together
+
+
+def _pauses(error: Exception) -> tuple[float, ...]:
+    """Pauses after an error: none after a refusal, one after an error that nobody foresaw."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    if PASSING.search(str(error)):
+        return _PAUSES
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return ()
+    return _PAUSES[:1]
+
+
+def has_timed_out(error: Exception) -> bool:
+    """Whether a message says that there was no answer in time."""
+    return _TIMED_OUT.search(str(error)) is not None
 
 
 def _status(error: Exception) -> str:
     """Status code in a message, such as `429`."""
-    found = re.search(r"status code: (\d+)", str(error))
+    found = _STATUS.search(str(error))
     if found:
         return found[1]
     return "SlowDown"
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether a second request may help: not after a refusal, nor after obstore's own retries."""
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    return not refused and not _RETRIED.search(str(error))

@@ -5,9 +5,6 @@ from typing import NamedTuple
 
 from loadax.errors import SourceError, StorageError
 
-# Largest gap in bytes between two ranges that are read as one: reading it takes less time than another request.
-GAP = 64 << 10
-
 # Largest gap in bytes that is read together with the parts of a file on both sides of it: the ends of lines, and the
 # headers of members. Reading it takes less time than copying the parts one by one.
 NEAR = 4 << 10
@@ -34,15 +31,21 @@ class FileInfo(NamedTuple):
     generation: bytes
 
 
-def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]:
+def joined(
+    ranges: Sequence[ByteRange], gap: int
+) -> Iterator[tuple[ByteRange, list[int]]]:
     """Joins nearby ranges of a file; yields each joined range and the indices of the ranges in it.
+
+    Args:
+        ranges: Ranges of any files.
+        gap: Largest gap in bytes between two that are joined.
 
     Examples:
         >>> from loadax.files.byte_ranges import ByteRange, joined
-        >>> for whole, within in joined([ByteRange("a", 900_000, 900_010), ByteRange("a", 5, 6), ByteRange("a", 0, 1)]):
+        >>> for whole, within in joined([ByteRange("a", 90, 95), ByteRange("a", 5, 6), ByteRange("a", 0, 1)], gap=50):
         ...     print(whole, within)
         a, bytes 0 to 5 [2, 1]
-        a, bytes 900000 to 900009 [0]
+        a, bytes 90 to 94 [0]
     """
     within: list[int] = []
     location = ""
@@ -53,7 +56,7 @@ def joined(ranges: Sequence[ByteRange]) -> Iterator[tuple[ByteRange, list[int]]]
         if (
             within
             and wanted.location == location
-            and wanted.start <= stop + GAP
+            and wanted.start <= stop + gap
             and wanted.stop <= start + JOINED
         ):
             stop = max(stop, wanted.stop)

@@ -157,7 +157,7 @@ class Files:
             if wanted.stop > wanted.start and remote[wanted.location]
         ]
         if far:
-            answers, infos = self._ranges.read(far)
+            answers, infos = self._ranges.read(far, self._known)
         else:
             answers, infos = ([], {})
         for location, info in infos.items():

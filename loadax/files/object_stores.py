@@ -13,19 +13,11 @@ from loadax.errors import SourceError, StorageError
 from loadax.files.paths import BUCKETS
 from loadax.redaction import redact, redacted
 
-# Timeout of one read in seconds: far longer than the six tries below take.
+# Timeout of one read in seconds: far longer than all tries take.
 PATIENCE = 300.0
 
-_TRIES = 6
-# about two seconds of waiting in all, with jitter; a server that is overloaded gets up to six
-_RETRIES: Any = {
-    "max_retries": _TRIES - 1,
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=200),
-        "max_backoff": timedelta(seconds=3),
-    },
-    "retry_timeout": timedelta(seconds=PATIENCE),
-}
+# Every try is ours (`attempts.py`): obstore's own would hide refusals from the budget of requests.
+_RETRIES: Any = {"max_retries": 0}
 STALLED = 10  # seconds without a byte, after which a request is sent again
 # Variables by which a role gets its credentials.
 _ROLES = {
@@ -38,9 +30,13 @@ _SCHEMES = (*BUCKETS, "http", "https")
 # A host, and at most a port, at the end of the authority of a URL.
 _HOST = re.compile(r"(?:^|@)(?:\[[^\]@]*\]|[^:@\[\]]*)(?::\d*)?$")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
+# Errors that may pass: no answer, half of one, or an error of the server.
+PASSING = re.compile(
+    r"status code: (?:408|5\d\d)|body error|error sending request|timed out|was cut short"
+)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-# Seconds before the requests are sent again that a server refuses because they are too many: a minute in all, after the
-# retries of obstore or TensorStore, which don't heed `Retry-After`.
+# Seconds before TensorStore is asked again for what a server refuses because there are too many requests: a minute in
+# all, after its own retries, which don't heed `Retry-After`.
 PAUSES = (2.0, 4.0, 8.0, 16.0, 30.0)
 
 _LIMITED = r"(?:status code: |HTTP code )(?:429|503)|SlowDown|TooManyRequests|rateLimitExceeded"
@@ -61,9 +57,8 @@ _REMEDIES = {
     "rights",
     "NoSuchBucket": "check the name of the bucket",
     "without LOCATION": "set AWS_REGION to the region of the bucket",
-    f"after {_TRIES - 1} retries|request or response body error|operation timed "
-    "out": f"no answer after {_TRIES} "
-    "tries: is the server up, and the address right?",
+    PASSING.pattern: "no answer after several tries: is the server up, and the address "
+    "right?",
 }
 
 

@@ -2,16 +2,15 @@
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple, final
 from urllib.parse import quote, urlsplit
 
 from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import SourceError
-from loadax.files.attempts import attempt
 from loadax.files.byte_ranges import (
     ByteRange,
     FileInfo,
@@ -31,6 +30,10 @@ _PAST_THE_END = re.compile("status code: 416")
 _WITHOUT_RANGES = re.compile(
     "Range request not supported|Content-Length Header missing"
 )
+
+
+# What is known of a file of which the server has not one byte.
+_EMPTY = FileInfo(0, b"")
 
 
 class Answer(NamedTuple):
@@ -59,23 +62,36 @@ class RemoteFiles:
 
     def look_up(self, locations: Sequence[str]) -> list[FileInfo | None]:
         """Finds size and generation of files, with one request each; None for a file that does not exist."""
-        return _wait(self._begin(locations, self._look_up), locations)
+        infos = _wait(self._begin(self._look_up, locations), locations)
+        # No server has a byte of an empty file, so this asks for the file: it may have grown.
+        empty = [index for index, info in enumerate(infos) if info is _EMPTY]
+        names = [locations[index] for index in empty]
+        asked = self._begin(_head, names, known=names)
+        for index, info in zip(empty, _wait(asked, names), strict=True):
+            infos[index] = info
+        return infos
 
     def begin(
-        self, ranges: Sequence[ByteRange], urgent: bool
+        self,
+        ranges: Sequence[ByteRange],
+        urgent: bool,
+        known: Container[str] = (),
     ) -> Sequence["Future[Answer | None]"]:
         """Requests ranges, each with one request, and does not wait.
-
-        A future that is cancelled before its request was sent frees its place.
 
         Args:
             ranges: Ranges that are not empty, joined already.
             urgent: Whether a reader waits for them: they are sent before all that were requested ahead.
+            known: URLs of files that exist for all that is known: if one is missing, it is requested once more.
 
         Returns:
-            A future of each range; its answer is None if the file does not exist.
+            A future of each range; its answer is None if the file does not exist. Whoever cancels one whose request
+            was not sent takes it out of the queue.
+
+        Raises:
+            SourceError: When the process was forked from one that has read remote files.
         """
-        return self._begin(ranges, self._read, urgent)
+        return self._begin(self._get, ranges, urgent, known)
 
     def wait(
         self, futures: Sequence["Future[Answer | None]"], ranges: Sequence[ByteRange]
@@ -84,17 +100,27 @@ class RemoteFiles:
 
         If one fails, or the wait is interrupted, the others are cancelled.
         """
-        process_requests().hurry([future for future in futures if not future.done()])
+        waiting = [future for future in futures if not future.done()]
+        if waiting:
+            process_requests().hurry(waiting)
         return _wait(futures, ranges)
 
+    def gap(self, location: str) -> int:
+        """Gap in bytes between two ranges of a file up to which they are joined, as measured of its server."""
+        return process_requests().gap(split_url(location)[0])
+
     def read(
-        self, ranges: Sequence[ByteRange], short: bool = False
+        self,
+        ranges: Sequence[ByteRange],
+        short: bool = False,
+        known: Container[str] = (),
     ) -> tuple[list[bytes], dict[str, FileInfo]]:
         """Reads ranges that are not empty, nearby ones of a file by one request.
 
         Args:
             ranges: Ranges of any files.
             short: Whether a range may exceed its file: then its bytes are fewer.
+            known: URLs of files that exist for all that is known: if one is missing, it is requested once more.
 
         Returns:
             The bytes of each range, and what the answers told about the files.
@@ -102,9 +128,9 @@ class RemoteFiles:
         Raises:
             SourceError: When a range exceeds its file, or the file does not exist; names it.
         """
-        parts = list(joined(ranges))
+        parts = list(joined(ranges, self.gap(ranges[0].location)))
         wholes = [whole for whole, _ in parts]
-        answers = _wait(self.begin(wholes, urgent=True), wholes)
+        answers = _wait(self.begin(wholes, True, known), wholes)
         contents: list[bytes] = [b""] * len(ranges)
         infos: dict[str, FileInfo] = {}
         for (whole, within), answer in zip(parts, answers, strict=True):
@@ -141,9 +167,11 @@ class RemoteFiles:
                 f"{folder}: this kind of server can't list its files; pass a list of "
                 "URLs"
             )
-        (listed,) = _wait(
-            self._begin([folder], lambda url: self._list(url, below)), [folder]
-        )
+        if below:
+            ask = _list_below
+        else:
+            ask = _list_level
+        (listed,) = _wait(self._begin(ask, [folder], known=[folder]), [folder])
         if listed is None:
             prefix = split_url(folder)[1]
             names, folders, odd = list_around(folder, below)
@@ -161,51 +189,36 @@ class RemoteFiles:
 
     def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
         """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
-        return _wait(self._begin(folders, self._first_names), folders)
+        return _wait(self._begin(self._first_names, folders), folders)
 
-    def _first_names(self, folder: str) -> Sequence[str]:
+    def _first_names(self, folder: "_Asked") -> Sequence[str]:
         from obstore.exceptions import BaseError, InvalidPathError
 
+        url = folder.location
         try:
-            store, prefix = self._located(folder)
-            for entries in store.list(prefix, chunk_size=1000):
+            for entries in folder.store.list(folder.key, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
         except InvalidPathError:
-            listed = list_around(folder, below=True)
+            listed = list_around(url, below=True)
             return [name.rpartition("/")[2] for name in listed.files[:1000]]
         except (
             BaseError,
             OSError,
         ) as error:  # as where the credentials don't allow it
-            log.debug("%s can't be listed: %s", redact(folder), redact(str(error)))
+            log.debug("%s can't be listed: %s", redact(url), redact(str(error)))
         return []
 
-    def _look_up(self, location: str) -> FileInfo | None:
-        store, key = self._located(location)
-        answer = attempt(
-            lambda: self._get(location, (0, 1)), location, expected=False
-        )
-        if answer is None or answer.info is not None:
-            if answer is None:
-                return None
-            return answer.info
-        # No server has a byte of an empty file, so this asks for the file: it may have grown.
-        meta = attempt(lambda: store.head(key), location, expected=True)
-        if meta is None:
-            return None
-        return _info(meta)
+    def _look_up(self, asked: "_Asked") -> FileInfo:
+        first = ByteRange(asked.location, 0, 1)
+        return self._get(asked._replace(item=first)).info or _EMPTY
 
-    def _read(self, wanted: ByteRange) -> Answer | None:
-        span = wanted.start, wanted.stop
-        return attempt(
-            lambda: self._get(wanted.location, span), str(wanted), expected=True
-        )
-
-    def _get(self, location: str, span: tuple[int, int]) -> Answer:
-        store, key = self._located(location)
+    def _get(self, asked: "_Asked") -> Answer:
+        location, start, stop = asked.item
+        begun = perf_counter()
         try:
-            result = store.get(key, options={"range": span})
-            content = result.bytes()
+            result = asked.store.get(asked.key, options={"range": (start, stop)})
+            first = perf_counter()
+            content = bytes(result.bytes())
         except Exception as error:
             if _PAST_THE_END.search(str(error)):
                 return Answer(None, b"")
@@ -213,9 +226,11 @@ class RemoteFiles:
                 str(error)
             ):
                 raise
-        else:
-            return Answer(_info(result.meta), bytes(content))
-        return self._get_from_web(location, span)
+            return self._get_from_web(location, (start, stop))
+        process_requests().learn(
+            asked.server, first - begun, perf_counter() - begun, len(content)
+        )
+        return Answer(_info(result.meta), content)
 
     def _get_from_web(self, location: str, span: tuple[int, int]) -> Answer:
         """Reads a range from a server whose answers obstore refuses."""
@@ -231,54 +246,97 @@ class RemoteFiles:
             log.warning(text, redact(location))
         return Answer(answer.info, answer.content)
 
-    def _list(self, folder: str, below: bool) -> Any:
-        """Entries and subfolders of a folder; None if obstore refuses one of its keys."""
-        from obstore.exceptions import InvalidPathError
-
-        store, prefix = self._located(folder)
-
-        def ask() -> Any:
-            try:
-                if below and prefix:
-                    return store.list(prefix).collect(), []
-                level = store.list_with_delimiter(prefix)
-                if "" in level["common_prefixes"]:
-                    return None  # a key begins with "/", which obstore drops
-                if below:
-                    return store.list().collect(), []
-            except InvalidPathError:
-                return None
-            return level["objects"], level["common_prefixes"]
-
-        return attempt(ask, folder, expected=True)
-
     def _begin(
         self,
-        asked: Sequence[Any],
-        ask: Callable[[Any], Any],
+        send: "Callable[[_Asked], Any]",
+        items: Sequence[ByteRange] | Sequence[str],
         urgent: bool = True,
+        known: Container[str] = (),
     ) -> Sequence["Future[Any]"]:
-        if not asked:
+        """Begins a request for each range or URL."""
+        if not items:
             return []
-        return process_requests().begin(
-            [Request(partial(ask, item), urgent) for item in asked]
-        )
+        requests = []
+        places: dict[str, tuple[str, Any, str]] = {}
+        for item in items:
+            if isinstance(item, ByteRange):
+                location = item.location
+                size = item.stop - item.start
+            else:
+                location = item
+                size = 0
+            place = places.get(location)
+            if place is None:
+                place = places[location] = self._located(location)
+            asked = _Asked(item, location, *place)
+            requests.append(
+                Request(send, asked, asked.server, size, urgent, location in known)
+            )
+        return process_requests().begin(requests)
 
-    def _located(self, location: str) -> tuple[Any, str]:
-        """The store of a URL, which is opened once, and the key in it."""
+    def _located(self, location: str) -> tuple[str, Any, str]:
+        """The URL of a server, its store, which is opened once, and the key in it."""
         url, key = split_url(location)
         check_key(location, key)
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = open_object_store(url)
-            return self._stores[url], key
+            return url, self._stores[url], key
+
+
+class _Asked(NamedTuple):
+    """A range or URL, and where it is requested."""
+
+    item: Any
+    location: str
+    server: str
+    store: Any
+    key: str
+
+    def __str__(self) -> str:
+        return str(self.item)
+
+
+def _head(asked: _Asked) -> FileInfo:
+    return _info(asked.store.head(asked.key))
+
+
+def _list_below(folder: _Asked) -> Any:
+    """Entries below a folder; None if obstore refuses one of its keys."""
+    from obstore.exceptions import InvalidPathError
+
+    try:
+        if folder.key:
+            return folder.store.list(folder.key).collect(), []
+        level = folder.store.list_with_delimiter("")
+        if "" in level["common_prefixes"]:
+            return None  # a key begins with "/", which obstore drops
+        return folder.store.list().collect(), []
+    except InvalidPathError:
+        return None
+
+
+def _list_level(folder: _Asked) -> Any:
+    """Entries and subfolders of a folder; None if obstore refuses one of its keys."""
+    from obstore.exceptions import InvalidPathError
+
+    try:
+        level = folder.store.list_with_delimiter(folder.key)
+    except InvalidPathError:
+        return None
+    if "" in level["common_prefixes"]:
+        return None
+    return level["objects"], level["common_prefixes"]
 
 
 def _info(meta: Any) -> FileInfo:
-    changed = meta["last_modified"].timestamp()  # 0 if the server does not send it
-    return FileInfo(
-        meta["size"], (meta["e_tag"] or (str(changed) if changed else "")).encode()
-    )
+    generation = meta["e_tag"]
+    if not generation:
+        changed = meta[
+            "last_modified"
+        ].timestamp()  # 0 if the server does not send it
+        generation = str(changed) if changed else ""
+    return FileInfo(meta["size"], generation.encode())
 
 
 def _wait(futures: Sequence["Future[Any]"], asked: Sequence[object]) -> list[Any]:

@@ -5,7 +5,7 @@ A run knows which ranges its next steps read. It requests them by an `Ahead`, an
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -65,11 +65,11 @@ class RemoteRanges:
         ahead.close()
 
     def read(
-        self, ranges: Sequence[ByteRange]
+        self, ranges: Sequence[ByteRange], known: Container[str] = ()
     ) -> tuple[list[bytes], dict[str, FileInfo]]:
         """Reads ranges that are not empty; see `RemoteFiles.read`."""
         if not self._aheads:
-            return self.remote.read(ranges)
+            return self.remote.read(ranges, known=known)
         contents: dict[ByteRange, bytes] = {}
         infos: dict[str, FileInfo] = {}
         rest = list(dict.fromkeys(ranges))
@@ -79,7 +79,7 @@ class RemoteRanges:
             infos |= told
             rest = [each for each in rest if each not in contents]
         if rest:
-            read, told = self.remote.read(rest)
+            read, told = self.remote.read(rest, known=known)
             contents |= zip(rest, read, strict=True)
             infos |= told
         return [contents[each] for each in ranges], infos

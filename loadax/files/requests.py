@@ -7,143 +7,278 @@ loop it takes 460, since obstore's threads wake the loop's thread twice for each
 import atexit
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any, NamedTuple, final
 
 from loadax.errors import StorageError
+from loadax.files.attempts import Attempts, Missing, has_timed_out
+from loadax.files.budget import Budget
+from loadax.files.delays import Delays
+from loadax.files.object_stores import is_limited
 
-# concurrent requests: a step of 64 scattered rows then takes about one round trip
-_MOST = 64
 _IDLE = 10.0  # seconds without a request, after which a thread ends
+_TICK = 0.02  # seconds between two looks at what is due and what is late
 _LIMIT = 2.0  # seconds for requests to be answered when Python ends
-# These threads last as long as the process may send requests.
-THREAD = "loadax-storage"
+# The threads are the process's: they end when no request has come for a while.
+_NAME = "loadax-storage"
 
 
 class Request(NamedTuple):
     """A request that is to be sent.
 
     Args:
-        send: Sends it, and returns the answer.
+        send: Sends it by obstore, from what is requested, and returns the answer.
+        item: What is requested; its text begins an error message.
+        server: URL of the bucket or server.
+        size: Bytes of the answer.
         urgent: Whether a reader waits for it already.
+        is_known: Whether the file exists for all that is known, so that a 404 is worth a second request.
     """
 
-    send: Callable[[], Any]
+    send: Callable[[Any], Any]
+    item: object
+    server: str
+    size: int
     urgent: bool
+    is_known: bool
 
 
 @final
 class Requests:
-    """The requests of this process: at most 64 at once, urgent ones before the others. Thread-safe.
+    """The requests of this process, within one budget, urgent ones before the others. Thread-safe.
 
-    Each request has a future. Whoever cancels it before the request was sent takes it out of the queue.
+    A request that fails is sent again (`Attempts`). One that takes longer than 99 % of its kind is sent a second time,
+    and the first answer wins. The answer of a missing file is None.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._urgent: deque[_Entry] = deque()
-        self._ahead: deque[_Entry] = deque()
-        self._sent: SimpleQueue[_Entry] = SimpleQueue()
-        self._in_flight = 0
+        self._ahead: OrderedDict[Future[Any], _Entry] = OrderedDict()
+        self._paused: list[tuple[float, int, _Entry]] = []  # a heap
+        self._pauses = 0
+        # When each request was sent that was not answered yet, in this order.
+        self._open: dict[_Entry, float] = {}
+        self._handed: SimpleQueue[_Flight] = SimpleQueue()
+        self._budget = Budget(perf_counter())
+        self._delays: defaultdict[str, Delays] = defaultdict(Delays)
         self._threads = 0
-        self._idle = threading.Condition(self._lock)
-        self._closed = False
+        self._is_watched = False
+        self._is_closed = False
+        self._nothing_open = threading.Condition(self._lock)
 
-    def begin(self, requests: Sequence[Request]) -> list["Future[Any]"]:
+    def begin(self, requests: Sequence[Request]) -> Sequence["Future[Any]"]:
         """Sends requests as soon as the budget allows it; does not wait.
+
+        A future that is cancelled leaves the queue; what was sent already is answered for nobody.
 
         Raises:
             CancelledError: When Python has begun to end.
         """
-        entries = [_Entry(request, Future()) for request in requests]
+        entries = [_Entry(request) for request in requests]
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise CancelledError
             for entry in entries:
                 if entry.request.urgent:
                     self._urgent.append(entry)
                 else:
-                    self._ahead.append(entry)
-            self._start()
+                    self._ahead[entry.future] = entry
+            self._hand_out(perf_counter())
+            if not self._is_watched:
+                self._is_watched = True
+                threading.Thread(target=self._watch, name=_NAME, daemon=True).start()
         return [entry.future for entry in entries]
 
     def hurry(self, futures: "Iterable[Future[Any]]") -> None:
-        """Sends requests that were begun ahead, and are not sent yet, before all others."""
-        wanted = {*futures}
+        """Sends requests that were begun ahead, and are not sent yet, before the others."""
         with self._lock:
-            moved = [each for each in self._ahead if each.future in wanted]
-            if moved:
-                self._ahead = deque(
-                    each for each in self._ahead if each.future not in wanted
-                )
-                self._urgent.extend(moved)
+            for future in futures:
+                entry = self._ahead.pop(future, None)
+                if entry is not None:
+                    self._urgent.append(entry)
+
+    def learn(self, server: str, latency: float, seconds: float, size: int) -> None:
+        """Learns from the delays of an answer; see `Delays.answered`."""
+        with self._lock:
+            self._delays[server].answered(perf_counter(), latency, seconds, size)
+
+    def gap(self, server: str) -> int:
+        """Gap in bytes between two ranges of a file of this server up to which one request for both is faster."""
+        with self._lock:
+            return self._delays[server].gap(self._budget.width)
 
     def close(self) -> None:
         """Cancels what was not sent, and waits up to two seconds for the answers to the rest."""
         with self._lock:
-            self._closed = True
-            for entry in (*self._urgent, *self._ahead):
-                entry.future.cancel()
+            self._is_closed = True
+            waiting = [*self._urgent, *self._ahead.values()]
+            waiting += [entry for _, _, entry in self._paused]
             self._urgent.clear()
             self._ahead.clear()
-            self._idle.wait_for(lambda: not self._in_flight, _LIMIT)
+            self._paused.clear()
+        for entry in waiting:
+            entry.future.cancel()
+        with self._lock:
+            self._nothing_open.wait_for(lambda: not self._budget.in_flight, _LIMIT)
 
-    def _next(self) -> "_Entry | None":
-        """Takes the next request out of the queues, if the budget has room."""
-        while self._in_flight < _MOST and (self._urgent or self._ahead):
-            queue = self._urgent or self._ahead
-            entry = queue.popleft()
-            if not entry.future.cancelled():
-                self._in_flight += 1
-                return entry
+    def _next(self, now: float) -> "_Flight | None":
+        """Takes the next request out of the queues, if the budget allows it."""
+        while self._urgent or self._ahead:
+            if self._urgent:
+                entry = self._urgent[0]
+            else:
+                entry = next(iter(self._ahead.values()))
+            gone = entry.future.done()
+            if not gone and not self._budget.allows(now, entry.request.size):
+                return None
+            if self._urgent:
+                self._urgent.popleft()
+            else:
+                del self._ahead[entry.future]
+            if not gone:
+                self._budget.sent(entry.request.size)
+                entry.copies += 1
+                self._open.setdefault(entry, now)
+                return _Flight(entry, now)
         return None
 
-    def _start(self) -> None:
-        """Hands as many requests to threads as the budget has room for."""
-        while entry := self._next():
-            self._sent.put(entry)
-            if self._in_flight > self._threads:
+    def _hand_out(self, now: float) -> None:
+        """Hands to threads what the budget allows to be sent."""
+        while flight := self._next(now):
+            self._handed.put(flight)
+            if self._budget.in_flight > self._threads:
                 self._threads += 1
-                threading.Thread(target=self._work, name=THREAD, daemon=True).start()
+                threading.Thread(target=self._work, name=_NAME, daemon=True).start()
 
     def _work(self) -> None:
-        entry: _Entry | None = None
+        flight: _Flight | None = None
         while True:
-            if entry is None:
+            if flight is None:
                 try:
-                    entry = self._sent.get(timeout=_IDLE)
+                    flight = self._handed.get(timeout=_IDLE)
                 except Empty:
                     with self._lock:
-                        if self._in_flight < self._threads:
+                        if self._budget.in_flight < self._threads:
                             self._threads -= 1
                             return
                     continue
-            entry.answer()
-            with self._lock:
-                self._in_flight -= 1
-                entry = self._next()
-                self._start()
-                if not self._in_flight:
-                    self._idle.notify_all()
+            flight = self._send(flight)
 
-
-class _Entry(NamedTuple):
-    request: Request
-    future: "Future[Any]"
-
-    def answer(self) -> None:
-        """Sends the request and gives the answer to whoever waits, unless nobody does any more."""
-        if not self.future.set_running_or_notify_cancel():
-            return
+    def _send(self, flight: "_Flight") -> "_Flight | None":
+        """Sends a request, gives the answer to the future, and returns the request to send next."""
+        entry = flight.entry
+        request = entry.request
         try:
-            answer = self.request.send()
+            answer = request.send(request.item)
         except BaseException as error:  # noqa: BLE001 - it is the waiting thread's
-            self.future.set_exception(error)
+            self._failed(flight, error)
+            with self._lock:
+                return self._following(perf_counter())
+        with self._lock:
+            now = perf_counter()
+            self._end(flight)
+            self._budget.answered(now, flight.sent, request.size)
+            following = self._following(now)
+        with suppress(InvalidStateError):  # cancelled, or answered by the other copy
+            entry.future.set_result(answer)
+        return following
+
+    def _failed(self, flight: "_Flight", error: BaseException) -> None:
+        """Sends a request again after a pause, or gives the last error to the future."""
+        entry = flight.entry
+        text = str(error)
+        with self._lock:
+            now = perf_counter()
+            self._end(flight)
+            if is_limited(text):
+                self._budget.refused(now, flight.sent)
+            elif has_timed_out(text):
+                self._budget.timed_out(now, flight.sent)
+            if entry.copies or entry.future.done():
+                return
+        try:
+            pause = entry.attempts.pause(error)
+        except Missing:
+            with suppress(InvalidStateError):
+                entry.future.set_result(None)
+        except BaseException as last:  # noqa: BLE001 - as above
+            with suppress(InvalidStateError):
+                entry.future.set_exception(last)
         else:
-            self.future.set_result(answer)
+            with self._lock:
+                self._pauses += 1
+                heappush(self._paused, (now + pause, self._pauses, entry))
+
+    def _end(self, flight: "_Flight") -> None:
+        entry = flight.entry
+        entry.copies -= 1
+        self._open.pop(entry, None)
+        self._budget.ended(entry.request.size)
+
+    def _following(self, now: float) -> "_Flight | None":
+        following = self._next(now)
+        if following is not None:
+            self._hand_out(now)
+        elif not self._budget.in_flight:
+            self._nothing_open.notify_all()
+        return following
+
+    def _watch(self) -> None:
+        """Sends what is due after a pause, and what is late a second time, as long as there are requests."""
+        last = perf_counter()
+        ticks = threading.Condition(self._lock)
+        with self._lock:
+            while not self._is_closed:
+                now = perf_counter()
+                if self._open or self._paused or self._urgent or self._ahead:
+                    last = now
+                elif now - last > _IDLE:
+                    break
+                while self._paused and self._paused[0][0] <= now:
+                    self._urgent.appendleft(heappop(self._paused)[2])
+                self._repeat_late(now)
+                self._hand_out(now)
+                ticks.wait(_TICK)
+            self._is_watched = False
+
+    def _repeat_late(self, now: float) -> None:
+        for entry, sent in list(self._open.items()):
+            delays = self._delays[entry.request.server]
+            if not delays.is_late(now - sent, 0):
+                return  # the others were sent later
+            if (
+                not entry.is_repeated
+                and delays.is_late(now - sent, entry.request.size)
+                and delays.may_repeat()
+            ):
+                entry.is_repeated = True
+                self._urgent.appendleft(entry)
+
+
+@final
+class _Entry:
+    """A request, its future, and how many copies of it are in flight."""
+
+    __slots__ = ("attempts", "copies", "future", "is_repeated", "request")
+
+    def __init__(self, request: Request):
+        self.request = request
+        self.future: Future[Any] = Future()
+        self.attempts = Attempts(request.item, request.is_known)
+        self.copies = 0
+        self.is_repeated = False
+
+
+class _Flight(NamedTuple):
+    entry: _Entry
+    sent: float
 
 
 # One for each process, by its number: a fork has neither the threads of its parent, nor obstore's.

@@ -26,23 +26,22 @@ pytest_plugins = ["tests.servers.fixtures"]
 LIMITED = r"the server limits requests, or is overloaded: use fewer workers and hosts, or go on later from the last"
 EXPIRED = r"the credentials have expired: refresh them, and resume the run from its last state"
 RETRIES = 6
+LIMITED_TRIES = 3 * RETRIES - 1  # refusals after which a request is sent again
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(attempts, "_LIMITED", (0.01,) * LIMITED_TRIES)
+    monkeypatch.setattr(attempts, "_PAUSES", (0.01,) * (RETRIES - 1))
+    monkeypatch.setattr(attempts, "_SECOND_TRY", 0.01)
     monkeypatch.setattr(array, "PAUSES", (0.01, 0.02))
 
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries of obstore and TensorStore without their pauses."""
-    from datetime import timedelta
+    """Retries of TensorStore without their pauses."""
+    from loadax.files import kvstore
 
-    from loadax.files import kvstore, object_stores
-
-    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2)}
-    monkeypatch.setitem(object_stores._RETRIES, "backoff", backoff)
     monkeypatch.setitem(kvstore._BACKOFF, "initial_delay", "1ms")
     monkeypatch.setitem(kvstore._BACKOFF, "max_delay", "2ms")
 
@@ -67,7 +66,7 @@ def tokens(url: str) -> loadax.Dataset:
 def test_limit_is_waited_for(
     status: int, retry_after: dict[str, str], no_backoff: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The limit outlasts obstore's own retries twice."""
+    """Twelve refusals are waited out."""
     content = np.arange(1000, dtype=np.uint16).tobytes()
 
     def answer(asked: Asked) -> Sent:

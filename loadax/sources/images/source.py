@@ -238,7 +238,10 @@ class ImageSource(BaseSource):
         if sizes is None:
             return map(self._content, rows.tolist())
         # All requests at once.
-        return self._remote.read(self._ranges(rows, sizes))[0]
+        ranges = self._ranges(rows, sizes)
+        # they were listed
+        known = {each.location for each in ranges}
+        return self._remote.read(ranges, known)[0]
 
     def _ranges(self, rows: Integers, sizes: Integers) -> list[ByteRange]:
         paths = map(self._files.path, rows.tolist())
