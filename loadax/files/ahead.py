@@ -174,7 +174,9 @@ class Ahead:
                 gap = 0
             else:
                 gap = self._remote.gap(missing[0].range.location)
-            requests = sorted(self._joined(missing, most, gap), key=lambda each: each.step)
+            requests = sorted(
+                self._joined(missing, most, gap), key=lambda each: each.step
+            )
             futures = self._remote.begin(
                 [each.range for each in requests], urgent=False
             )

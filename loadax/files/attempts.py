@@ -6,11 +6,12 @@ from typing import final
 
 from loadax.core.log import log
 from loadax.errors import LoadaxError
-from loadax.files.object_stores import PASSING, failure, is_limited
+from loadax.files.object_stores import PASSING, TRIES, failure, is_limited
 from loadax.redaction import redact, redacted
 
-# Seconds before a request is sent again after a fault that may pass: six tries in all.
+# Seconds before a request is sent again after a fault that may pass.
 _PAUSES = (0.2, 0.4, 0.8, 1.6, 3.0)
+assert len(_PAUSES) == TRIES - 1
 # And after a refusal because there are too many requests: a minute in all.
 _LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
 # Refusal that is logged: the first pauses are short, and may be of many requests.

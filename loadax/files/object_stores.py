@@ -16,6 +16,7 @@ from loadax.redaction import redact, redacted
 # Timeout of one read in seconds: far longer than all tries take.
 PATIENCE = 300.0
 
+TRIES = 6  # of a request whose errors may pass
 # Every try is ours (`attempts.py`): obstore's own would hide refusals from the budget of requests.
 _RETRIES: Any = {"max_retries": 0}
 STALLED = 10  # seconds without a byte, after which a request is sent again
@@ -57,7 +58,7 @@ _REMEDIES = {
     "rights",
     "NoSuchBucket": "check the name of the bucket",
     "without LOCATION": "set AWS_REGION to the region of the bucket",
-    PASSING.pattern: "no answer after several tries: is the server up, and the address "
+    PASSING.pattern: f"no answer after {TRIES} tries: is the server up, and the address "
     "right?",
 }
 

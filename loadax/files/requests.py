@@ -21,6 +21,7 @@ from loadax.files.attempts import Attempts, Missing, has_timed_out
 from loadax.files.budget import Budget
 from loadax.files.delays import Delays
 from loadax.files.object_stores import is_limited
+from loadax.files.pace import Pace
 
 _IDLE = 10.0  # seconds without a request, after which a thread ends
 _TICK = 0.02  # seconds between two looks at what is due and what is late
@@ -51,8 +52,9 @@ class Request(NamedTuple):
 
 @final
 class Requests:
-    """The requests of this process, within one budget, urgent ones before the others. Thread-safe.
+    """The requests of this process, urgent ones before the others. Thread-safe.
 
+    They share one budget (`Budget`), and each server has a pace (`Pace`).
     A request that fails is sent again (`Attempts`). One that takes longer than 99 % of its kind is sent a second time,
     and the first answer wins. The answer of a missing file is None.
     """
@@ -67,6 +69,10 @@ class Requests:
         self._open: dict[_Entry, float] = {}
         self._handed: SimpleQueue[_Flight] = SimpleQueue()
         self._budget = Budget(perf_counter())
+        # of each server
+        self._paces: defaultdict[str, Pace] = defaultdict(
+            lambda: Pace(perf_counter())
+        )
         self._delays: defaultdict[str, Delays] = defaultdict(Delays)
         self._threads = 0
         self._is_watched = False
@@ -136,14 +142,17 @@ class Requests:
             else:
                 entry = next(iter(self._ahead.values()))
             gone = entry.future.done()
-            if not gone and not self._budget.allows(now, entry.request.size):
+            size = entry.request.size
+            pace = self._paces[entry.request.server]
+            if not gone and not (self._budget.allows(size) and pace.allows(now)):
                 return None
             if self._urgent:
                 self._urgent.popleft()
             else:
                 del self._ahead[entry.future]
             if not gone:
-                self._budget.sent(entry.request.size)
+                self._budget.sent(size)
+                pace.sent()
                 entry.copies += 1
                 self._open.setdefault(entry, now)
                 return _Flight(entry, now)
@@ -185,6 +194,7 @@ class Requests:
             now = perf_counter()
             self._end(flight)
             self._budget.answered(now, flight.sent, request.size)
+            self._paces[request.server].answered(now, flight.sent)
             following = self._following(now)
         with suppress(InvalidStateError):  # cancelled, or answered by the other copy
             entry.future.set_result(answer)
@@ -196,11 +206,12 @@ class Requests:
         text = str(error)
         with self._lock:
             now = perf_counter()
-            self._end(flight)
             if is_limited(text):
-                self._budget.refused(now, flight.sent)
+                pace = self._paces[entry.request.server]
+                pace.refused(now, flight.sent, self._budget.in_flight)
             elif has_timed_out(text):
                 self._budget.timed_out(now, flight.sent)
+            self._end(flight)
             if entry.copies or entry.future.done():
                 return
         try:

@@ -1,10 +1,8 @@
 """Requests that a server refuses because they are too many, and credentials that expire, for files and for zarr."""
 
-import asyncio
 import logging
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from obstore.exceptions import GenericError, PermissionDeniedError, Unauthentica
 
 import loadax
 from loadax.errors import SourceError, StorageError
-from loadax.files import attempts
+from loadax.files import attempts, pace
 from loadax.files.files import Files
 from loadax.sources.zarr import array
 from tests.servers import faults
@@ -34,6 +32,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_LIMITED", (0.01,) * LIMITED_TRIES)
     monkeypatch.setattr(attempts, "_PAUSES", (0.01,) * (RETRIES - 1))
     monkeypatch.setattr(attempts, "_SECOND_TRY", 0.01)
+    monkeypatch.setattr(pace, "_HOLD", 0.001)
+    monkeypatch.setattr(pace, "_LONGEST", 0.01)
+    monkeypatch.setattr(pace, "_SLOWEST", 1000.0)
     monkeypatch.setattr(array, "PAUSES", (0.01, 0.02))
 
 
@@ -142,56 +143,42 @@ def test_a_missing_file_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "expected", "pauses", "ends"),
+    ("fault", "is_known", "pauses", "ends"),
     [
-        (GenericError("connection reset"), True, [0.2], StorageError),
-        (GenericError("connection reset, after 6 retries"), True, [], StorageError),
-        (GenericError("body error"), True, [], StorageError),
+        (GenericError("anything else"), True, [0.2], StorageError),
+        (GenericError("error sending request"), True, [1, 2, 3, 4, 5], StorageError),
+        (GenericError("request or response body error"), True, [1, 2, 3, 4, 5], StorageError),
+        (GenericError("operation timed out"), True, [1, 2, 3, 4, 5], StorageError),
+        (GenericError("status code: 500"), True, [1, 2, 3, 4, 5], StorageError),
+        (GenericError("status code: 400"), True, [0.2], StorageError),
         (PermissionDeniedError("403"), True, [], StorageError),
         (UnauthenticatedError("401"), True, [], StorageError),
-        (GenericError("status code: 429, after 6 retries"), True, [10, 20], StorageError),
-        (FileNotFoundError(), True, [0.2], None),
-        (FileNotFoundError(), False, [], None),
+        (GenericError("status code: 429"), True, [10, 20], StorageError),
+        (GenericError("status code: 503"), True, [10, 20], StorageError),
+        (FileNotFoundError(), True, [0.2], attempts.Missing),
+        (FileNotFoundError(), False, [], attempts.Missing),
         (SourceError("of a map"), True, [], SourceError),
+        (TypeError("of a program"), True, [], TypeError),
     ],
     ids=lambda value: repr(value) if isinstance(value, Exception) else "",
 )
-@pytest.mark.parametrize("passes", [True, False])
 def test_request_is_sent_again_where_that_may_help(
     fault: Exception,
-    expected: bool,
+    is_known: bool,
     pauses: list[float],
-    ends: type[Exception] | None,
-    passes: bool,
+    ends: type[Exception],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A fault that passes before the last of its requests, and one that does not. Pauses are up to a fifth longer."""
-    monkeypatch.setattr(attempts, "PAUSES", (10, 20))
-    slept: list[float] = []
-    asked = 0
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    async def ask() -> str:
-        nonlocal asked
-        asked += 1
-        if passes and asked > max(1, len(pauses)):
-            return "answer"
-        raise fault
-
-    monkeypatch.setattr(attempts, "asyncio", SimpleNamespace(sleep=sleep))
-    answer = attempts.attempt(ask, "s3://bucket/key", expected=expected)
-    if passes and pauses:
-        assert asyncio.run(answer) == "answer"
-    elif ends is None:
-        assert asyncio.run(answer) is None
-    else:
-        with pytest.raises(ends):
-            asyncio.run(answer)
-    assert asked == 1 + len(slept)
-    assert len(slept) == len(pauses)
-    assert all(pause <= seconds <= 1.2 * pause for pause, seconds in zip(pauses, slept, strict=True))
+    """After each fault, until the error of the last one. Pauses are up to a fifth shorter or longer."""
+    monkeypatch.setattr(attempts, "_LIMITED", (10, 20))
+    monkeypatch.setattr(attempts, "_TOLD", 1)
+    monkeypatch.setattr(attempts, "_PAUSES", (1, 2, 3, 4, 5) if len(pauses) == 5 else (0.2,))
+    monkeypatch.setattr(attempts, "_SECOND_TRY", 0.2)
+    tries = attempts.Attempts("s3://bucket/key", is_known)
+    for pause in pauses:
+        assert 0.8 * pause <= tries.pause(fault) <= 1.2 * pause
+    with pytest.raises(ends):
+        tries.pause(fault)
     # only the second pause for a limit is long enough to be told of
-    assert len(caplog.messages) == (len(pauses) > 1)
+    assert len(caplog.messages) == (pauses == [10, 20])

@@ -1,4 +1,4 @@
-"""The budget of requests settles, in a simulated world of servers with latencies, limits and refusals."""
+"""The budget of requests and the pace of a server settle, in a simulated world of latencies, limits and refusals."""
 
 import heapq
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loadax.files.budget import Budget
+from loadax.files.pace import Pace
 
 SETTLED = 5  # seconds, after which a budget has adapted
 SECONDS = 20
@@ -47,6 +48,7 @@ def simulate(world: World, size: int = 1024, seed: int = 0) -> Told:
     """A reader that always has requests to send."""
     rng = np.random.default_rng(seed)
     budget = Budget(0.0)
+    pace = Pace(0.0)
     now = free = last = 0.0
     tokens = world.burst or 0.0
     second, number = -1, 0
@@ -54,8 +56,9 @@ def simulate(world: World, size: int = 1024, seed: int = 0) -> Told:
     served: list[float] = []
     answers = refusals = 0
     while now < SECONDS:
-        while budget.allows(now, size):
+        while budget.allows(size) and pace.allows(now):
             budget.sent(size)
+            pace.sent()
             arrives = now + 0.4 * world.latency
             accepted = rng.random() >= world.noise
             if world.burst is not None:
@@ -81,11 +84,12 @@ def simulate(world: World, size: int = 1024, seed: int = 0) -> Told:
             now += TICK
             continue
         now, _, sent, accepted = heapq.heappop(ends)
-        budget.ended(size)
         if accepted:
             budget.answered(now, sent, size)
+            pace.answered(now, sent)
         else:
-            budget.refused(now, sent)
+            pace.refused(now, sent, budget.in_flight)
+        budget.ended(size)
         if now > SETTLED:
             answers += accepted
             refusals += not accepted
@@ -137,12 +141,12 @@ def test_timeouts_lower_the_number_once_a_round() -> None:
 
 def test_bytes_in_flight_are_bounded_but_one_request_always_goes() -> None:
     budget = Budget(0.0)
-    assert budget.allows(0.0, 1 << 30)
+    assert budget.allows(1 << 30)
     budget.sent(1 << 30)
-    assert not budget.allows(0.0, 1)
+    assert not budget.allows(1)
     budget.ended(1 << 30)
     sent = 0
-    while budget.allows(0.0, 4 * MIB):
+    while budget.allows(4 * MIB):
         budget.sent(4 * MIB)
         sent += 1
     assert sent == 32

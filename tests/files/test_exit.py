@@ -43,7 +43,7 @@ def test_program_ends_while_requests_made_ahead_are_open(tmp_path: Path, http_pr
         "files = RemoteFiles()\n"
         "files.begin([ByteRange(sys.argv[1], 0, 12)] * 200, urgent=False)\n"
     )
-    for seconds, most in ((0.1, 2.0), (HANG, 4.0)):
+    for seconds, most in ((0.1, 6.0), (HANG, 9.0)):
         http_proxy.clear()
         http_proxy.add(delay := Fault("delay", seconds=seconds))
         program = subprocess.Popen([sys.executable, "-c", code, f"{http_proxy.url}/x.bin"], stderr=subprocess.PIPE)
@@ -56,7 +56,7 @@ def test_program_ends_while_requests_made_ahead_are_open(tmp_path: Path, http_pr
 
 @pytest.mark.processes
 def test_interrupt_of_a_waiting_program(tmp_path: Path, http_proxy: FaultProxy) -> None:
-    """Ctrl-C ends the wait at once, whatever the server does."""
+    """Ctrl-C ends the wait at once, and the program two seconds later, whatever the server does."""
     (tmp_path / "x.bin").write_bytes(bytes(12))
     http_proxy.add(Fault("silent"))
     code = "import sys; from loadax.files.files import Files; Files().sizes(sys.argv[1:])"
@@ -68,7 +68,7 @@ def test_interrupt_of_a_waiting_program(tmp_path: Path, http_proxy: FaultProxy) 
     said = program.communicate(timeout=HANG)[1]
     assert said.endswith(b"KeyboardInterrupt\n")
     assert program.returncode == -signal.SIGINT
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 8
 
 
 @pytest.mark.processes
@@ -103,20 +103,21 @@ def test_fork_of_a_process_that_has_read_remote_files(tmp_path: Path, http_proxy
 def test_closed_requests_take_no_more() -> None:
     requests, begun, go_on = Requests(), threading.Event(), threading.Event()
 
-    def send() -> int:
+    def send(item: object) -> object:
         begun.set()
         go_on.wait(HANG)
-        return 3
+        return item
 
-    (running,) = requests.begin([Request(send, urgent=True)])
+    request = Request(send, 3, "server", 1, urgent=True, is_known=True)
+    (running,) = requests.begin([request])
     assert begun.wait(HANG)
-    waiting = requests.begin([Request(send, urgent=False)] * 100)
+    waiting = requests.begin([request] * 100)
     threading.Timer(0.1, go_on.set).start()
     requests.close()
     assert running.result(0) == 3
     assert waiting[-1].cancelled()
     with pytest.raises(CancelledError):
-        requests.begin([Request(send, urgent=True)])
+        requests.begin([request])
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

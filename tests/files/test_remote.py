@@ -223,7 +223,7 @@ def test_rows_come_in_one_round_trip(tmp_path: Path, http_proxy: FaultProxy) -> 
     requests = len(http_proxy.log)
     http_proxy.add(Fault("together", many=requests))  # no answer comes before all are asked for
     batch = source.read(rows)
-    assert len(http_proxy.log) == 2 * requests
+    assert 2 * requests <= len(http_proxy.log) <= 2.1 * requests  # late ones are sent twice
     np.testing.assert_array_equal(batch["tokens"], tokens[rows[:, None] * 127 + np.arange(128)])
 
 
