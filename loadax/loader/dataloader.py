@@ -191,8 +191,8 @@ class Dataloader:
 
     Raises:
         ArgumentError: If an argument can't be used.
-        PartitionError: If a spec does not fit its leaf, or the mesh can't split the batch evenly. If there is no mesh
-            yet, this is raised when iteration starts.
+        PartitionError: If a spec does not fit its leaf, or the mesh can't split a batch of the run evenly. If there is
+            no mesh yet, this is raised when iteration starts.
         LeafTypeError: If a leaf that is not in `host_leaves` has a dtype that JAX does not have.
 
     Examples:
@@ -482,6 +482,10 @@ class Dataloader:
             mesh = self._mesh_here()
         else:
             mesh = resolve_mesh(self._mesh_here())
+        for step in self._plan.first_steps:
+            self._positions_on(
+                mesh, step
+            )  # raises before the first batch, not in mid-run
 
         def shard(step: int) -> HostShard:
             return pipeline.host_shard(
@@ -594,8 +598,9 @@ class Dataloader:
         return self._iterations.ledger
 
     def _placing_mesh(self) -> Mesh:
-        """The current mesh of the caller's thread, on which batches can be placed."""
-        mesh = self._shard().shardings[0].mesh
+        """The current mesh of the caller's thread, on which all batches of the run can be placed."""
+        shards = [self._shard(step) for step in self._plan.first_steps]
+        mesh = shards[0].shardings[0].mesh
         assert isinstance(mesh, Mesh)
         return mesh
 

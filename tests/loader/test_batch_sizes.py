@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.sharding import PartitionSpec as P
 
-from loadax import Dataloader, concat, from_arrays, from_source, mix
+from loadax import Dataloader, chain, concat, from_arrays, from_source, mix
 from loadax.errors import ArgumentError, ClosedError, PartitionError, StateError
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.protocols import Order
+from loadax.sharding import data_parallel
 from tests.loader.oracle import ColumnSource, mesh_of
 
 ROWS = from_arrays({"x": np.arange(500, dtype=np.int32)})
@@ -245,6 +246,19 @@ def test_every_size_must_fit_the_mesh_and_the_shards() -> None:
     for step in (2, 3):
         parts = np.concatenate([half.host_batch(step)["x"] for half in halves])
         np.testing.assert_array_equal(parts, halves[0].rows(step))
+
+
+@pytest.mark.parametrize("door", ["__iter__", "iterate", "warmup", "host_batches", "epochs"])
+def test_size_of_a_later_step_that_the_current_mesh_cannot_split_is_told_before_the_first_batch(door: str) -> None:
+    """The mesh may be set after the loader is made, which can't know it."""
+    loader = Dataloader(ROWS, batch_size={0: 8, 3: 12}, num_workers=0)
+    for run in (loader, loader.skip(1), chain([Dataloader(ROWS, 8), loader])):
+        begin = getattr(run, door)
+        with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, but P.'data'. splits it into 8"):
+            next(begin()) if door == "epochs" else begin()
+    four = data_parallel(jax.devices()[:4])
+    with jax.set_mesh(four), loader.iterate() as batches:
+        assert [len(batch["x"]) for batch in batches][:4] == [8, 8, 8, 12]
 
 
 @pytest.mark.parametrize("mapped", [False, True])
