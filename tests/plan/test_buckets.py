@@ -101,13 +101,22 @@ def test_find_is_the_inverse_of_steps_that_are_sorted_by_lane(joined: bool, rema
         assert find(plan, row, steps[5:20]) == [each for each in met if 5 <= each[0] < 20]
 
 
-def test_first_steps_leave_out_skipped_ones() -> None:
-    plan = BucketPlan(order_of("drop"), 2, Skips(((0, 20),)))
-    for step in plan.first_steps:
-        segment, _ = plan.segment_of(step)
-        alike = [each for each in range(plan.end) if plan.segment_of(each)[0] == segment]
-        assert alike[0] == step
-        assert plan.alike(step) == [each for each in alike if plan.position_of_step(each)[0] == 0]
+@pytest.mark.parametrize("skips", [(), ((0, 20),), ((3, 9), (30, 31)), ((1, 90),)], ids=str)
+@pytest.mark.parametrize("num_epochs", [1, 3, None])
+def test_first_steps_and_steps_of_one_bucket_are_those_of_a_list(num_epochs: int | None, skips: Any) -> None:
+    order = order_of("drop")
+    size = len(order.bucket_of)
+    last = size * (num_epochs or 4)
+    skipped = [step for low, high in skips for step in range(low, min(high, last))]
+    if len(skipped) == last:
+        return
+    plan = BucketPlan(order, num_epochs, Skips(tuple((low, min(high, last)) for low, high in skips)))
+    whole = [step for step in range(last) if step not in skipped]
+    buckets = [(step // size, int(order.bucket_of[step % size])) for step in whole]
+    first = {bucket: index for index, (_, bucket) in reversed([*enumerate(buckets)])}
+    assert plan.first_steps == sorted(first.values())
+    for step in range(0, len(whole), 5):
+        assert plan.alike(step) == [index for index, bucket in enumerate(buckets) if bucket == buckets[step]]
 
 
 def test_a_bucket_with_rows_left_over_is_an_error() -> None:
