@@ -1,7 +1,7 @@
 """The servers as fixtures: a test module asks for them with `pytest_plugins = ["tests.servers.fixtures"]`.
 
-The servers that take a second to start live as long as the module's tests. They start before `no_leaks` looks at what
-runs, since pytest sets up wider scopes first.
+The servers that take seconds to start live as long as the test process: every test has a bucket of its own. They start
+before `no_leaks` looks at what runs, since pytest sets up wider scopes first.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.servers.ranges import RangeServer
 from tests.servers.s3 import S3Server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     with closing(S3Server()) as server:
         yield server
@@ -44,7 +44,7 @@ def s3_proxy(s3_server: S3Server, s3_environment: None, monkeypatch: pytest.Monk
         yield proxy
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GcsServer]:
     with closing(GcsServer()) as server:
         yield server

@@ -16,6 +16,8 @@ def ceiling(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("transform")
     load("workloads").find("transform", quick=True).write(folder)
     with load("turns").child("ceiling", "transform", folder, quick=True) as child:
+        child.ask("ready")
+        child.ask("round", seconds=0.01, lead=0)  # starts its processes, which no test leaves behind then
         yield child
 
 

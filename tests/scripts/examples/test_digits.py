@@ -1,6 +1,7 @@
 """The main job trains in two processes, and says so with numbers. `.ci/run` kills and resumes it."""
 
 import json
+import math
 import re
 import signal
 import time
@@ -18,11 +19,11 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits.py"
 def test_two_processes_learn_one_of_them_speaks_and_an_accuracy_that_is_too_low_fails(tmp_path: Path) -> None:
     path = tmp_path / "losses.json"
     result = forkserver.run(
-        [DIGITS, "--epochs", "2", "--at-least", "1.1", "--losses", path, "--processes", "2"], cwd=tmp_path
+        [DIGITS, "--epochs", "1", "--at-least", "1.1", "--losses", path, "--processes", "2"], cwd=tmp_path
     )
     assert result.returncode == 1, result.stdout
-    losses = json.loads(path.read_text())
-    assert losses[1] < losses[0]
+    (loss,) = json.loads(path.read_text())
+    assert loss < math.log(10), "better than any digit for all"
     last = result.stdout.splitlines()[-1]
     assert re.fullmatch(r"training waited \d+\.\d+ s of \d+\.\d+ s for data \(\d+\.\d%\)", last), result.stdout
     assert "[Gloo]" not in result.stdout
