@@ -126,7 +126,7 @@ class TestWhatIsDecoded:
         for host in ends(hosts):
             source, data = chunked()
             share: dict[str, Any] = {"shard_index": host, "shard_count": hosts}
-            loader = Dataloader(verb(data), 2 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)
+            loader = Dataloader(verb(data), 4 * BATCH, num_epochs=2, prefetch_bytes=ahead, **share)
             used = check(loader, host=host, hosts=hosts)
             assert used == 2 * ROWS // hosts
             assert source.counts.sum() <= 1.1 * used
@@ -163,7 +163,7 @@ class TestWhatIsDecoded:
     def test_no_more_than_was_said(self, verb: Verb, chunks: Any, hosts: int, said: Any) -> None:
         for host in ends(hosts):
             source, data = chunked(chunks)
-            used = check(Dataloader(verb(data), BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
+            used = check(Dataloader(verb(data), 4 * BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
             ((_, _, decoded),) = said()
             assert source.counts.sum() <= 1.15 * decoded * used  # what is said is the mean of all blocks
 
@@ -182,7 +182,7 @@ class TestWhatIsDecoded:
         for host in ends(hosts):
             parts = [ChunkedSource(VALUES[:2048], 64), ChunkedSource(VALUES[2048:], np.arange(0, 2048, 64))]
             data = concat([from_source(part) for part in parts]).shuffle(0, block="chunks", window=2, lanes=8)
-            check(Dataloader(data, BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
+            check(Dataloader(data, 4 * BATCH, shard_index=host, shard_count=hosts), host=host, hosts=hosts)
             assert sum(part.counts.sum() for part in parts) <= 1.1 * ROWS / hosts
 
     def test_a_concatenation_of_shuffles(self, said: Any) -> None:
