@@ -268,6 +268,7 @@ class Dataset:
         window: int | None = None,
         lanes: int = _LANES,
         *,
+        pinned: bool = False,
         buffer_size: int | None = None,
     ) -> "Dataset":
         """Permutes all positions, differently in each epoch; see `loadax.seeds.permute`.
@@ -285,6 +286,9 @@ class Dataset:
             window: Blocks that a lane mixes at a time. None: 4, or fewer if chunks are so large that more than 1 GiB
                 would be open. It is part of the order.
             lanes: Number of lanes that blocks are assigned to, round-robin.
+            pinned: Whether blocks belong to the same lane in every epoch, and only their order in it changes. A host
+                whose share of the batch is contiguous then reads the same 1/hosts of the data in every epoch, which its
+                local cache can hold. One order serves any number of hosts: lanes best have it as a divisor.
             buffer_size: For streams alone, which need it: rows that each lane keeps in memory to choose from, and reads
                 before its first one.
 
@@ -300,6 +304,11 @@ class Dataset:
             >>> from loadax import Dataloader, from_arrays, from_stream
             >>> sorted(from_arrays(np.arange(5)).shuffle(seed=0).read(range(5)).tolist())
             [0, 1, 2, 3, 4]
+            >>> blocks = from_arrays(np.arange(64)).shuffle(seed=0, block=4, lanes=4, pinned=True)
+            >>> loader = Dataloader(blocks, batch_size=16, num_epochs=10, shard_index=1, shard_count=2)
+            >>> read = np.concatenate([loader.local_rows(step) for step in range(len(loader))])
+            >>> len(np.unique(read // 4)), "of 16 blocks, in ten epochs"
+            (8, 'of 16 blocks, in ten epochs')
             >>> stream = from_stream(lambda lane, lanes: iter(range(lane, 80, lanes)), lanes=2)
             >>> batches = list(Dataloader(stream.shuffle(seed=0, buffer_size=10), batch_size=16))
             >>> sorted(np.concatenate(batches).tolist()) == list(range(80))
@@ -316,11 +325,13 @@ class Dataset:
                 "shuffle() after mix() would break its proportions; call it before: "
                 "mix({name: ds.shuffle(seed)}, …)"
             )
+        pinned = flag("pinned", pinned)
         if self.is_stream:
             others = {
                 "block": block,
                 "window": window,
                 "lanes": None if lanes == _LANES else lanes,
+                "pinned": pinned or None,
             }
             return self._shuffled_stream(seed, buffer_size, **others)
         if buffer_size is not None:
@@ -329,11 +340,13 @@ class Dataset:
                 f"dataset are shuffled, without a buffer: data.shuffle(seed={seed})"
             )
         if block is None:
-            if window is not None or lanes != _LANES:
+            if window is not None or lanes != _LANES or pinned:
                 if window is not None:
                     which = f"window={window}"
-                else:
+                elif lanes != _LANES:
                     which = f"lanes={lanes}"
+                else:
+                    which = "pinned=True"
                 raise ArgumentError(
                     f"{which} needs block=, the number of rows of a block; pass "
                     "block= as well"
@@ -375,6 +388,7 @@ class Dataset:
                 block,
                 integer("window", window, 1, _MOST_ROWS),
                 lanes,
+                pinned,
             )
         )
 

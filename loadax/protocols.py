@@ -124,12 +124,14 @@ class Blocks(NamedTuple):
         num_blocks: Number of blocks.
         window: Number of blocks of a lane that are permuted together.
         lanes: Number of lanes.
+        pinned: Whether a lane has the same blocks in every epoch.
     """
 
     rows: int
     num_blocks: int
     window: int
     lanes: int
+    pinned: bool = False
 
 
 class Shuffle(NamedTuple):

@@ -1,9 +1,10 @@
 """Block shuffle, for data that is read in blocks: rows move far, but few blocks are open at a time.
 
-Blocks of rows are permuted over the whole epoch and assigned to `lanes` round-robin. In every lane the rows of `window`
-blocks at a time are permuted together. A step of B positions takes B / lanes rows from each lane (see
-`loadax.plan.lanes`), so only `lanes * window` blocks are open at once: a reader that caches those fetches each block
-once. The order depends on the arguments alone, not on hosts, caches or the chunk layout.
+Blocks of rows are permuted over the whole epoch and assigned to `lanes` round-robin; pinned ones once for the run (see
+`loadax.plan.lane_blocks`). In every lane the rows of `window` blocks at a time are permuted together. A step of B
+positions takes B / lanes rows from each lane (see `loadax.plan.lanes`), so only `lanes * window` blocks are open at
+once: a reader that caches those fetches each block once. The order depends on the arguments alone, not on hosts, caches
+or the chunk layout.
 
 Windows of different lanes end at different steps; otherwise all blocks would be fetched at the same few steps. The
 first window of the lane at index p of a step is shorter by `p % window` blocks.
@@ -21,6 +22,12 @@ from numpy.typing import NDArray
 
 from loadax import seeds
 from loadax.core.distinct import distinct
+from loadax.plan.lane_blocks import (
+    DrawnBlocks,
+    LaneBlocks,
+    PinnedBlocks,
+    lane_sizes,
+)
 from loadax.plan.lanes import LaneAssignments, assign_lanes, lane_places
 from loadax.plan.shuffle import ShuffleOrder
 from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, Shuffle, Visits
@@ -28,6 +35,8 @@ from loadax.protocols import Blocks, Hits, Integers, LaneAssignment, Shuffle, Vi
 # Version of this order in saved states. In version 1 all lanes began their windows together, and took turns from first
 # to last.
 _VERSION = 2
+# Of orders with pinned lanes.
+_PINNED_VERSION = 1
 
 
 @final
@@ -36,7 +45,8 @@ class _Epoch:
     """Layout of the blocks in one epoch.
 
     Args:
-        key: Key of the epoch's permutations.
+        key: Key of the permutations of windows.
+        blocks: Blocks of the lanes.
         missing: Number of rows that the ragged last block lacks.
         lane: Lane of the ragged block.
         index: Index of the ragged block among the blocks of its lane.
@@ -46,6 +56,7 @@ class _Epoch:
     """
 
     key: int
+    blocks: LaneBlocks
     missing: int
     lane: int
     index: int
@@ -56,23 +67,35 @@ class _Epoch:
 
 @lru_cache(maxsize=8)
 def _epoch(
-    seed: int, size: int, block: int, window: int, lanes: int, epoch: int
+    seed: int,
+    size: int,
+    block: int,
+    window: int,
+    lanes: int,
+    pinned: bool,
+    epoch: int,
 ) -> _Epoch:
     """Cached layout of an epoch, since every step of the epoch needs it."""
-    key = seeds.derive(seed, "blocks", epoch)
-    blocks = -(-size // block)
-    missing = blocks * block - size
-    slot = int(seeds.unpermute(blocks - 1, blocks, key))
-    lane_blocks = np.full(lanes, blocks // lanes)
-    lane_blocks[: blocks % lanes] += 1
+    key = int(seeds.derive(seed, "blocks", epoch))
+    num_blocks = -(-size // block)
+    blocks: LaneBlocks
+    if pinned:
+        run = DrawnBlocks(num_blocks, lanes, int(seeds.derive(seed, "pinned")))
+        blocks = PinnedBlocks(run, key)
+    else:
+        blocks = DrawnBlocks(num_blocks, lanes, key)
+    missing = num_blocks * block - size
+    (lane,), (index,) = blocks.find(np.array([num_blocks - 1]))
+    lane_blocks = lane_sizes(num_blocks, lanes)
     lane_rows = lane_blocks * block
-    lane_rows[slot % lanes] -= missing
+    lane_rows[lane] -= missing
     shifts = lane_places(lanes) % window
     return _Epoch(
-        int(key),
+        key,
+        blocks,
         missing,
-        slot % lanes,
-        slot // lanes,
+        int(lane),
+        int(index),
         lane_blocks,
         shifts,
         assign_lanes(lane_rows),
@@ -99,11 +122,19 @@ def batch_variance(blocks: Blocks, batch_size: int) -> float:
 @final
 @dataclass(frozen=True)
 class BlockShuffled(ShuffleOrder):
-    """Block shuffle, as this module describes it: another order in each epoch."""
+    """Block shuffle, as this module describes it: another order in each epoch.
+
+    Args:
+        block: Rows of a block.
+        window: Blocks of a lane that are permuted together.
+        most_lanes: Number of lanes, if there are as many blocks.
+        pinned: Whether a lane has the same blocks in every epoch.
+    """
 
     block: int
     window: int
     most_lanes: int
+    pinned: bool = False
 
     @property
     def blocks(self) -> int:
@@ -117,7 +148,8 @@ class BlockShuffled(ShuffleOrder):
     @property
     def shuffle(self) -> Shuffle:
         return Shuffle(
-            self.seed, Blocks(self.block, self.blocks, self.window, self.lanes)
+            self.seed,
+            Blocks(self.block, self.blocks, self.window, self.lanes, self.pinned),
         )
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
@@ -150,9 +182,7 @@ class BlockShuffled(ShuffleOrder):
     def _from_parent(self, at: _Epoch, positions: Integers) -> Integers:
         """Positions in an epoch of the parent's `positions`; the inverse of `_to_parent`."""
         block, inside = np.divmod(positions, self.block)
-        index, lane = np.divmod(
-            seeds.unpermute(block, self.blocks, at.key), self.lanes
-        )
+        lane, index = at.blocks.find(block)
         window = (index + at.shifts[lane]) // self.window
         first, blocks, rows, in_its_lane, its_window = self._bounds(at, lane, window)
         which = index - first
@@ -188,20 +218,29 @@ class BlockShuffled(ShuffleOrder):
     def _described(self) -> tuple[list[Any], str]:
         text = (
             f"shuffle({self.seed}, block={self.block}, window={self.window}, "
-            f"lanes={self.most_lanes})"
+            f"lanes={self.most_lanes}"
         )
-        return [
+        facts = [
             "shuffle",
             self.seed,
             self.block,
             self.window,
             self.most_lanes,
             _VERSION,
-        ], text
+        ]
+        if self.pinned:
+            return [*facts, ["pinned", _PINNED_VERSION]], f"{text}, pinned=True)"
+        return facts, f"{text})"
 
     def _at(self, epoch: int) -> _Epoch:
         return _epoch(
-            self.seed, self.size, self.block, self.window, self.lanes, epoch
+            self.seed,
+            self.size,
+            self.block,
+            self.window,
+            self.lanes,
+            self.pinned,
+            epoch,
         )
 
     def _to_parent(self, at: _Epoch, positions: Integers) -> Integers:
@@ -234,8 +273,7 @@ class BlockShuffled(ShuffleOrder):
             np.where(block == blocks - 1, offset, block + (block >= offset)),
             block,
         )
-        slots = (first + block) * self.lanes + lane
-        inside += (seeds.permute(slots, self.blocks, at.key) * self.block)[pair]
+        inside += (at.blocks.at(lane, first + block) * self.block)[pair]
         return inside
 
     def _windows(

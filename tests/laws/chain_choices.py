@@ -210,13 +210,14 @@ class Choices:
 
     def shuffle_blocks(self, chain: Chain) -> Chain:
         block, window, lanes = (self.random.randint(1, 7) for _ in range(3))
+        pinned = self.random.random() < 0.5
         if chain.mixed:
             return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(0, block=block))
         if self.random.random() < 0.5 and verbs.chunk_rows(chain.dataset):
-            return verbs.shuffle_blocks(chain, self.seed(), "chunks", window, lanes)
+            return verbs.shuffle_blocks(chain, self.seed(), "chunks", window, lanes, pinned)
         if self.random.random() < 0.1 and not verbs.chunk_rows(chain.dataset):
             return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(0, block="chunks"))
-        return verbs.shuffle_blocks(chain, self.seed(), block, window, lanes)
+        return verbs.shuffle_blocks(chain, self.seed(), block, window, lanes, pinned)
 
     def repeat(self, chain: Chain) -> Chain:
         return verbs.repeat(chain, self.random.randint(1, 3)) if len(chain) * 3 <= MOST else chain

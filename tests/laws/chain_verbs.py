@@ -146,15 +146,19 @@ def permutation(size: int, key: int) -> list[int]:
     return permute(np.arange(size), size, key).tolist() if size else []
 
 
-def block_shuffled(items: list[Any], key: int, block: int, window: int, lanes: int) -> list[tuple[Any, int]]:
-    """The items, each with the place of its lane."""
+def block_shuffled(
+    items: list[Any], key: int, block: int, window: int, lanes: int, pins: int | None = None
+) -> list[tuple[Any, int]]:
+    """The items, each with the place of its lane; `pins`: the key of lanes that keep their blocks."""
     blocks = [items[start : start + block] for start in range(0, len(items), block)]
     last = id(blocks[-1]) if blocks else None  # the one that may lack rows: it counts as the last of its window
-    blocks = shuffled(blocks, key)
+    blocks = shuffled(blocks, key if pins is None else pins)
     queues = []
     lanes = min(lanes, len(blocks))
     for lane, place in enumerate(by_reversed_bits(lanes)):
         mine, queue = blocks[lane::lanes], []
+        if pins is not None:
+            mine = shuffled(mine, derive(key, "lane", lane))
         bounds = [0, *range(window - place % window, len(mine), window), len(mine)]
         for number, (start, stop) in enumerate(pairwise(bounds)):
             group = sorted(mine[start:stop], key=lambda each: id(each) == last)
@@ -178,15 +182,20 @@ def shuffle(chain: Chain, seed: int) -> Chain:
     return chain.then(f".shuffle({seed})", chain.dataset.shuffle(seed), epoch, varies=True, stride=None)
 
 
-def shuffle_blocks(chain: Chain, seed: int, block: int | Literal["chunks"], window: int, lanes: int) -> Chain:
-    dataset = chain.dataset.shuffle(seed, block=block, window=window, lanes=lanes)
+def shuffle_blocks(
+    chain: Chain, seed: int, block: int | Literal["chunks"], window: int, lanes: int, pinned: bool = False
+) -> Chain:
+    dataset = chain.dataset.shuffle(seed, block=block, window=window, lanes=lanes, pinned=pinned)
+    pins = derive(seed, "pinned") if pinned else None
     size = chunk_rows(chain.dataset) if isinstance(block, str) else block
 
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
-        found = block_shuffled(chain.epoch(number, keep), derive(seed, "blocks", number), size, window, lanes)
+        found = block_shuffled(chain.epoch(number, keep), derive(seed, "blocks", number), size, window, lanes, pins)
         return [visit._replace(lane=lane) for visit, lane in found]
 
-    return chain.then(f".shuffle({seed}, {block!r}, {window}, {lanes})", dataset, epoch, varies=True, stride=None)
+    return chain.then(
+        f".shuffle({seed}, {block!r}, {window}, {lanes}, {pinned})", dataset, epoch, varies=True, stride=None
+    )
 
 
 def chunk_rows(dataset: Dataset) -> int:

@@ -30,7 +30,8 @@ def orders(choose: st.DrawFn) -> tuple[Order, int]:
         if kind == "shuffle":
             order = Shuffled(order, choose(SMALL))
         elif kind == "blocks":
-            order = BlockShuffled(order, choose(SMALL), choose(SMALL), choose(SMALL), choose(SMALL))
+            numbers = [choose(SMALL) for _ in range(4)]
+            order = BlockShuffled(order, *numbers, pinned=choose(st.booleans()))
         elif kind == "whole slice":
             order = Sliced(order, 0, 1, order.size)
         elif times < 4:
@@ -135,7 +136,7 @@ def test_a_batch_size_changes_which_rows_share_a_batch_but_not_their_order(
 
 def lanes_of(order: BlockShuffled, epoch: int, rows: Any) -> Any:
     """Where the lane that each row's block was dealt to stands in a step."""
-    key = seeds.derive(order.seed, "blocks", epoch)
+    key = seeds.derive(order.seed, *(["pinned"] if order.pinned else ["blocks", epoch]))
     return lane_places(order.lanes)[seeds.unpermute(rows // order.block, order.blocks, key) % order.lanes]
 
 
@@ -147,6 +148,7 @@ BLOCKED = {
     "batch_size": st.integers(8, 60),
     "hosts": st.integers(1, 6),
     "epoch": st.integers(0, 2),
+    "pinned": st.booleans(),
 }
 
 
@@ -171,10 +173,10 @@ def check_lanes(order: BlockShuffled, plan: BatchPlan, step: int, hosts: int) ->
 @settings(deadline=None)
 @given(**BLOCKED)
 def test_inside_a_step_rows_stand_sorted_by_lane(
-    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int
+    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int, pinned: bool
 ) -> None:
     """Up to the end, where some lanes have run out."""
-    order = BlockShuffled(Sequential(size), 3, block, window, lanes)
+    order = BlockShuffled(Sequential(size), 3, block, window, lanes, pinned)
     plan = BatchPlan(order, batch_size, None, "pad")
     for step in epoch_steps(plan, epoch):
         check_lanes(order, plan, step, hosts)
@@ -197,9 +199,9 @@ def test_shorter_last_step_is_not_sorted_as_the_one_before() -> None:
 @settings(deadline=None)
 @given(**BLOCKED, seed=st.integers(0, 99))
 def test_positions_in_any_order_have_the_rows_of_the_whole_step(
-    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int, seed: int
+    size: int, block: int, window: int, lanes: int, batch_size: int, hosts: int, epoch: int, pinned: bool, seed: int
 ) -> None:
-    plan = BatchPlan(BlockShuffled(Sequential(size), 3, block, window, lanes), batch_size, None, "pad")
+    plan = BatchPlan(BlockShuffled(Sequential(size), 3, block, window, lanes, pinned), batch_size, None, "pad")
     asked = np.random.default_rng(seed).integers(0, batch_size, hosts * 3)
     for step in epoch_steps(plan, epoch):
         whole = plan.visits(step)
@@ -231,6 +233,7 @@ def test_slices_of_lanes_that_are_repeated_serve_each_visit_once(data: st.DataOb
         draw(st.integers(1, 5)),
         draw(st.integers(1, 3)),
         draw(st.integers(2, 6)),
+        draw(st.booleans()),
     )
     for _ in range(draw(st.integers(1, 2))):
         start = draw(st.integers(0, order.size - 1))

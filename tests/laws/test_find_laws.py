@@ -61,7 +61,8 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
         if verb == "shuffle":
             order = Shuffled(order, choose(SMALL))
         elif verb == "blocks":
-            order = BlockShuffled(order, choose(SMALL), choose(SMALL), choose(SMALL), choose(SMALL))
+            numbers = [choose(SMALL) for _ in range(4)]
+            order = BlockShuffled(order, *numbers, pinned=choose(st.booleans()))
         elif verb == "slice":
             start, stop = sorted((choose(st.integers(0, order.size)), choose(st.integers(0, order.size))))
             chosen = range(start, stop)[:: choose(st.sampled_from([1, 1, 2, 3, -1, -2]))]

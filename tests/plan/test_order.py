@@ -32,6 +32,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "other blocks": lambda: BlockShuffled(Sequential(12), 0, 2, 2, 2),
     "other windows": lambda: BlockShuffled(Sequential(12), 0, 3, 1, 2),
     "other lanes": lambda: BlockShuffled(Sequential(12), 0, 3, 2, 1),
+    "pinned blocks": lambda: BlockShuffled(Sequential(12), 0, 3, 2, 2, True),
     "blocks of another seed": lambda: BlockShuffled(Sequential(12), 1, 3, 2, 2),
     "slice": lambda: Sliced(Sequential(12), 0, 1, 6),
     "another slice": lambda: Sliced(Sequential(12), 6, 1, 6),
