@@ -117,7 +117,7 @@ def find_open_chunks(
         starts = chunk_starts(source)
         if starts is None or not order.size:
             continue
-        lanes = _lanes_met(plan, blocks.lanes, positions)
+        lanes = lanes_met(plan, blocks.lanes, positions)
         touched, decoded = _chunks_of_blocks(order, blocks, starts, len(source))
         share = (
             lanes * plan.batch_size_of(0) / (blocks.lanes * max(1, len(positions)))
@@ -300,7 +300,7 @@ def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     return columns
 
 
-def _lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
+def lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
     """Number of lanes that this process's positions read, from a sample of the first steps."""
     if not len(positions):
         return 0

@@ -8,7 +8,12 @@ from numpy.typing import NDArray
 
 from loadax.core.array_parts import indices
 from loadax.loader.assembly.block_shuffles import block_shuffles
-from loadax.loader.assembly.chunk_budget import OpenChunks, find_open_chunks
+from loadax.loader.assembly.chunk_budget import (
+    OpenChunks,
+    find_open_chunks,
+    lanes_met,
+)
+from loadax.loader.inspection.explanation import BlocksRead, spread_of
 from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.plan.steps import Steps
@@ -58,6 +63,33 @@ def open_on_hosts(reader: Reader, plan: Steps, hosts: AllHosts) -> list[Opened]:
             return []
         opened.append(Opened(len(shard.positions), chunks))
     return opened
+
+
+def blocks_read(reader: Reader, plan: Steps, hosts: AllHosts) -> BlocksRead | None:
+    """Blocks of all block shuffles that hosts read; None without a block shuffle, or on one host."""
+    groups = hosts.rows.alike
+    shuffles = list(block_shuffles(plan.order, reader.source))
+    if not shuffles or len(groups) == 1:
+        return None
+    endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
+    sample = spaced(range(len(groups)), _HOSTS_WITH_CHUNKS)
+    epoch, run = np.zeros((2, len(sample)))
+    for index, group in enumerate(sample):
+        positions = hosts.rows.positions(int(groups[group][0]))
+        for shuffle in shuffles:
+            blocks = shuffle.blocks
+            share = lanes_met(endless, blocks.lanes, positions) / blocks.lanes
+            left = 1 - share
+            if not blocks.pinned:
+                left = left ** (plan.num_epochs or np.inf)
+            epoch[index] += blocks.num_blocks * share
+            run[index] += blocks.num_blocks * (1 - left)
+    return BlocksRead(
+        sum(shuffle.blocks.num_blocks for shuffle in shuffles),
+        spread_of(epoch),
+        spread_of(run),
+        all(shuffle.blocks.pinned for shuffle in shuffles),
+    )
 
 
 def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:

@@ -12,6 +12,7 @@ from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.chunk_reads import (
     Opened,
+    blocks_read,
     chunk_reads,
     file_counts,
     open_on_hosts,
@@ -145,6 +146,7 @@ def _reading(
         chunks=chunks,
         files=None if files is None else spread_of(files),
         decoded=decoded,
+        blocks=blocks_read(dataset.reader, plan, hosts),
         kept_open=bool(opened),
         steps=len(steps),
         hosts=0 if reads is None else len(reads[0]),

@@ -78,6 +78,33 @@ class LeafPlan:
 
 @final
 @dataclass(frozen=True)
+class BlocksRead:
+    """Blocks of a block shuffle that a host reads.
+
+    Args:
+        blocks: Number of blocks of the dataset.
+        epoch: Blocks that a host reads in an epoch.
+        run: Blocks that it reads over the whole run: without pinned lanes, their expected number.
+        pinned: Whether they are the same ones in every epoch.
+    """
+
+    blocks: int
+    epoch: Spread
+    run: Spread
+    pinned: bool
+
+    def __str__(self) -> str:
+        run = f"{self.run.most:,.0f}"
+        text = f"a host reads {self.epoch.most:,.0f} of {self.blocks:,} blocks"
+        if self.pinned:
+            return f"{text}, the same ones in every epoch (pinned lanes)"
+        if round(self.run.most) == round(self.epoch.most):
+            return text
+        return f"{text} in an epoch, and about {run} over the run"
+
+
+@final
+@dataclass(frozen=True)
 class Reading:
     """Rows and bytes that every host reads per step.
 
@@ -90,6 +117,7 @@ class Reading:
         files: Files of the source; None if they are unknown.
         decoded: Rows decoded per row used; None like `chunks`. With `kept_open`, over a whole run; else for a single
             step, without the effect of caches.
+        blocks: Blocks of block shuffles; None without a block shuffle, or on one host.
         kept_open: Whether the chunks of a block shuffle are cached until they are used up.
         steps: Number of steps sampled for `chunks`, `files` and `decoded`.
         hosts: Number of hosts sampled for `chunks` and `decoded`.
@@ -102,6 +130,7 @@ class Reading:
     chunks: Spread | None
     files: Spread | None
     decoded: Spread | None
+    blocks: BlocksRead | None
     kept_open: bool
     steps: int
     hosts: int
@@ -265,6 +294,8 @@ class Explanation:
                 )
             ],
         )
+        if reading.blocks is not None:
+            yield "blocks", [str(reading.blocks)]
         if memory.open_chunks is None:
             chunks = []
         else:

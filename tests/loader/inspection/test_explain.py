@@ -185,6 +185,30 @@ def test_open_chunks_of_a_block_shuffle() -> None:
     assert "8 steps of 8 hosts; kept open until used up" in str(found)
 
 
+@pytest.mark.parametrize(("pinned", "most"), [(False, 377), (True, 64)])
+def test_blocks_of_a_host_over_the_run(pinned: bool, most: int) -> None:
+    """The expected number, which the chunks that a host really reads come close to."""
+    data = from_arrays(np.arange(512 * 4)).shuffle(0, block=4, lanes=64, pinned=pinned)
+    found = explained(data, 64, {"data": 8}, 8, num_epochs=10).reading.blocks
+    assert found is not None
+    assert found.epoch == Spread(64, 64, 64)
+    assert round(found.run.most) == most
+    one = Dataloader(data, 64, num_epochs=10, shard_index=3, shard_count=8)
+    read = np.unique(np.concatenate([one.local_rows(step) for step in range(len(one))]) // 4)
+    assert len(read) == pytest.approx(most, rel=0.05)
+    if pinned:
+        assert len(read) == most
+        assert str(found) == "a host reads 64 of 512 blocks, the same ones in every epoch (pinned lanes)"
+    else:
+        assert str(found) == "a host reads 64 of 512 blocks in an epoch, and about 377 over the run"
+
+
+def test_blocks_are_told_of_block_shuffles_on_several_hosts() -> None:
+    data = from_arrays(np.arange(2048))
+    assert explained(data.shuffle(0), 64, {"data": 8}, 8).reading.blocks is None
+    assert explained(data.shuffle(0, block=4), 64, {"data": 8}, 1).reading.blocks is None
+
+
 @pytest.mark.parametrize(
     ("verb", "warning"),
     [
