@@ -237,7 +237,8 @@ def from_jsonl(
             place, time of change or ETag of a file makes it again. None: no index is kept.
         cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
             are decompressed once. Processes may share it.
-        cache_bytes: Size limit of the cache of remote bytes. The least recently used bytes are evicted first.
+        cache_bytes: Size limit of the cache of remote bytes. Once it is full, it keeps what it has for the next
+            epoch; see the guide "Object storage".
         progress: Whether to show progress bars of decompression and indexing. None: if stderr is a terminal.
 
     Raises:
@@ -454,7 +455,8 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     Args:
         path: Path or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
-        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+        cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
+            epoch; see the guide "Object storage".
 
     Raises:
         SourceError: If a file is missing, truncated, or not a numeric array. Names it.
@@ -497,7 +499,8 @@ def from_tokens(
             1, with the shape of `tokens` or `inputs`. Needs Megatron's `.idx` files, which have the document
             boundaries.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
-        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+        cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
+            epoch; see the guide "Object storage".
 
     Raises:
         ArgumentError: If an argument can't be used, or `dtype` is missing.
@@ -551,7 +554,8 @@ def from_documents(
             path of a `.npy` file of them.
         dtype: Dtype of the tokens in a `.bin` file without an `.idx` file.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
-        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+        cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
+            epoch; see the guide "Object storage".
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -765,7 +769,8 @@ def from_parquet(
         memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
             are dropped first. A block shuffle keeps those that it has open in any case.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
-        cache_bytes: Size limit of the cache in bytes. The least recently used bytes are evicted first.
+        cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
+            epoch; see the guide "Object storage".
 
     Raises:
         ArgumentError: If an argument can't be used.

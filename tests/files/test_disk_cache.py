@@ -2,11 +2,12 @@
 
 import errno
 import json
-import os
+import pickle
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,17 +90,75 @@ def test_a_damaged_block_is_not_used(damage: str, tmp_path: Path, caplog: pytest
     assert cache.get(name(0), where(0)) == content(0)
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path, 10 * HELD)
-    for number in range(10):
-        cache.put(name(number), content(number))
-        os.utime(blocks(tmp_path)[-1], (1000 + number, 1000 + number))
-    assert len(blocks(tmp_path)) == 10
-    for number in (0, 3):
-        assert cache.get(name(number), where(number)) is not None
-    cache.put(name(10), content(10))
-    held = [number for number in range(11) if cache.get(name(number), where(number)) is not None]
-    assert held == [0, 3, 4, 5, 6, 7, 8, 9, 10]  # a tenth goes at once
+SMALL = 1 << 10
+"""Bytes of the blocks of the tests of eviction."""
+
+
+def some(number: int) -> ByteRange:
+    return ByteRange("http://x/y", number * SMALL, (number + 1) * SMALL)
+
+
+def read(cache: DiskCache, number: int) -> bool:
+    """Reads a block as `CachedFiles` does; whether it was there."""
+    key = DiskCache.name(FileIdentity("http://x/y", 1 << 30, b"tag"), some(number))
+    if cache.get(key, some(number)) is not None:
+        return True
+    cache.put(key, content(number, SMALL))
+    return False
+
+
+def hits(cache: DiskCache, numbers: Any) -> int:
+    return sum(read(cache, number) for number in numbers)
+
+
+def lru_hits(numbers: Any, room: int) -> int:
+    """Hits of a least-recently-used cache of `room` blocks in the second half of the numbers: the slow way."""
+    held: list[int] = []
+    found = 0
+    for turn, number in enumerate(numbers):
+        if number in held:
+            held.remove(number)
+            found += 2 * turn >= len(numbers)
+        held = [*held, number][-room:]
+    return found
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("room", [32, 64, 112])
+def test_every_epoch_finds_what_the_cache_holds(room: int, shuffled: bool, tmp_path: Path) -> None:
+    """An epoch of 128 blocks in a cache that holds fewer: at least 80 % of limit / size are hits; 0 with LRU."""
+    cache = DiskCache(tmp_path, room * (SMALL + 4))
+    orders = [np.random.default_rng(epoch).permutation(128) if shuffled else np.arange(128) for epoch in range(4)]
+    found = [hits(cache, order.tolist()) for order in orders]
+    assert found[0] == 0
+    assert min(found[1:]) >= 0.8 * room
+    if not shuffled:
+        assert lru_hits(np.concatenate(orders).tolist(), room) == 0
+
+
+def test_blocks_whose_rows_are_being_read_stay(tmp_path: Path) -> None:
+    """A sweep in which each block is read eight times within four others: it is stored once an epoch, at most."""
+    cache = DiskCache(tmp_path, 64 * (SMALL + 4))
+    open_ones = [
+        np.random.default_rng(first).permutation(np.repeat(np.arange(first, first + 4), 8))
+        for first in range(0, 128, 4)
+    ]
+    for _ in range(3):
+        missed = [number for number in np.concatenate(open_ones).tolist() if not read(cache, number)]
+        assert len(missed) == len(set(missed))
+
+
+def test_blocks_of_an_earlier_run_go_first(tmp_path: Path) -> None:
+    """A folder full of another dataset's blocks has room for those of this run."""
+    limit = 32 * (SMALL + 4)
+    hits(DiskCache(tmp_path, limit), range(100, 140))
+    cache = DiskCache(tmp_path, limit)
+    assert hits(cache, range(28)) == 0
+    assert hits(cache, range(28)) == 28
+    # A worker process is of the same run, and so is what was used before it began.
+    worker = pickle.loads(pickle.dumps(cache))
+    assert hits(worker, range(28, 48)) == 0
+    assert hits(worker, range(28)) >= 24
 
 
 def test_the_limit_holds_after_every_block(tmp_path: Path) -> None:
