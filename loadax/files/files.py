@@ -4,15 +4,16 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
 from loadax.core.log import log
+from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import (
     ByteRange,
@@ -28,6 +29,7 @@ from loadax.redaction import redact
 
 if TYPE_CHECKING:
     from loadax.files.disk_cache import DiskCache
+    from loadax.files.metadata import Metadata
     from loadax.files.remote import RemoteFiles
 
 # Bytes of a block of the cache: small, so that a row of a few KiB costs little more than its own round trip; not
@@ -67,14 +69,25 @@ class Files:
 
     Args:
         cache: Local cache of blocks of remote files, for `CachedFiles`; None: no cache.
+        metadata: What opening asks of remote files, from an earlier time; None: nothing is kept of it.
     """
 
-    def __init__(self, cache: "DiskCache | None" = None) -> None:
+    def __init__(
+        self,
+        cache: "DiskCache | None" = None,
+        metadata: "Metadata | None" = None,
+    ) -> None:
         self.cache = cache
         self._ranges = RemoteRanges()
+        self._metadata = metadata
         self._known: dict[str, FileInfo] = {}  # of remote files, by URL
         self._listed: set[str] = set()  # remote folders of which all files are known
+        # subfolders of remote folders whose list is known, by the folder, without escapes
+        self._subfolders: dict[str, set[str]] = {}
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_metadata": None}
 
     @property
     def _remote(self) -> "RemoteFiles":
@@ -184,13 +197,15 @@ class Files:
             SourceError: When a file does not exist; names it.
         """
         far = [location for location in locations if is_remote(location)]
-        ranges = [ByteRange(location, 0, size) for location in far]
-        if far:
+
+        def ask(urls: list[str]) -> list[bytes]:
+            ranges = [ByteRange(url, 0, size) for url in urls]
             starts, infos = self._remote.read(ranges, short=True)
-        else:
-            starts, infos = ([], {})
-        self._known.update(infos)
-        remote = iter(starts)
+            self._known.update(infos)
+            self.recall("file", [*infos], lambda new: [[*infos[url]] for url in new])
+            return starts
+
+        remote = iter(self.recall(f"first {size} bytes", far, ask))
         return [
             next(remote) if is_remote(location) else _start(location, size)
             for location in locations
@@ -209,29 +224,68 @@ class Files:
         if local_path(folder) is not None:
             with os.scandir(_path(folder)) as entries:
                 return [entry.path + "/" * entry.is_dir() for entry in entries]
-        infos, folders = self._remote.list(folder, below)
+        infos, folders = self._list(folder, below)
         known = {
             location: info for location, info in infos.items() if info is not None
         }
         self._known.update(known)
         if len(known) == len(infos):
             self._listed.add(folder)
+        self._note_subfolders(unquote(folder), infos if below else folders)
         return [*infos, *folders]
 
     def first_names(self, folders: Sequence[str]) -> list[Sequence[str]]:
         """Lists some names in each folder, whose path or URL ends with "/"; none where it can't be listed."""
-        remote = [folder for folder in folders if urlsplit(folder).scheme in BUCKETS]
+        remote = [
+            folder
+            for folder in folders
+            if urlsplit(folder).scheme in BUCKETS
+            and not self._is_absent(unquote(folder))
+        ]
         listed = dict(
             zip(
                 remote,
-                self._remote.first_names(remote) if remote else (),
+                self.recall("some names", remote, self._first_names),
                 strict=True,
             )
         )
         return [
-            listed[each] if each in listed else [*chain(*next(os.walk(each), ())[1:])]
+            listed.get(each, [])
+            if is_remote(each)
+            else [*chain(*next(os.walk(each), ())[1:])]
             for each in folders
         ]
+
+    def recall(
+        self,
+        kind: str,
+        urls: Sequence[str],
+        ask: Callable[[list[str]], Iterable[Any]],
+    ) -> list[Any]:
+        """Answers to a question about remote files, from the metadata as far as that has them; see `Metadata`."""
+        if self._metadata is not None:
+            return self._metadata.recall(kind, urls, ask)
+        if urls:
+            return list(ask(list(urls)))
+        return []
+
+    def foresee(self, asks: Sequence[Callable[[], object]]) -> None:
+        """Asks questions at once that opening will ask one after the other, if it keeps the answers until then.
+
+        Args:
+            asks: Calls of this reader, of different kinds; what they raise is raised when they are asked again.
+        """
+        if self._metadata is None or not self._metadata.is_open:
+            return
+        with thread_pool(len(asks), "loadax-foreseen") as pool:
+            under_way = [pool.submit(ask) for ask in asks]
+            for one in under_way:
+                one.exception()
+
+    def opened(self) -> None:
+        """Says that opening has asked all that it needs to know of remote files: what is read from now on is data."""
+        if self._metadata is not None:
+            self._metadata.complete()
 
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
@@ -249,6 +303,48 @@ class Files:
             digest.update(self.read([ByteRange(location, begin, end)])[0])
         return digest.hexdigest().encode()
 
+    def _list(
+        self, folder: str, below: bool
+    ) -> tuple[Mapping[str, FileInfo | None], Sequence[str]]:
+        if self._metadata is None:
+            return self._remote.list(folder, below)
+        from loadax.files.metadata import (
+            LIST,
+            LIST_BELOW,
+            answered_listing,
+            listing_answer,
+        )
+
+        (answer,) = self._metadata.recall(
+            LIST_BELOW if below else LIST,
+            [folder],
+            lambda _: [listing_answer(self._remote.list(folder, below))],
+        )
+        return answered_listing(answer)
+
+    def _note_subfolders(self, folder: str, urls: Iterable[str]) -> None:
+        """Notes the folders between a folder, all of whose files or subfolders are given, and these."""
+        self._subfolders.setdefault(folder, set())
+        for below in map(unquote, urls):
+            above = below if below.endswith("/") else parent(below)
+            while above != folder and len(above) > len(folder):
+                known = self._subfolders.setdefault(parent(above), set())
+                if above in known:
+                    break
+                known.add(above)
+                above = parent(above)
+
+    def _is_absent(self, folder: str) -> bool:
+        """Whether a folder is none of those that the list of the folder above has."""
+        listed = self._subfolders.get(parent(folder))
+        return listed is not None and folder not in listed
+
+    def _first_names(self, folders: Sequence[str]) -> list[list[str]]:
+        return [list(names) for names in self._remote.first_names(folders)]
+
+    def _ask_infos(self, urls: Sequence[str]) -> list[Any]:
+        return [info and [*info] for info in self._remote.look_up(urls)]
+
     def _look_up(self, locations: Sequence[str]) -> dict[str, FileInfo | None]:
         unknown = [
             location
@@ -260,19 +356,29 @@ class Files:
             for location in unknown
             if location.rpartition("/")[0] + "/" not in self._listed
         ]
-        found = zip(new, self._remote.look_up(new) if new else (), strict=True)
+        found = zip(new, self.recall("file", new, self._ask_infos), strict=True)
         self._known.update(
-            (location, info) for location, info in found if info is not None
+            (location, FileInfo(*info))
+            for location, info in found
+            if info is not None
         )
         return {location: self._known.get(location) for location in locations}
 
 
-def files_with_cache(folder: Any, limit: Any) -> Files:
+def parent(location: str) -> str:
+    """Path or URL of the folder that a file or folder is in, with "/" at its end."""
+    return f"{location.rstrip('/').rpartition('/')[0]}/"
+
+
+def files_with_cache(
+    folder: Any, limit: Any, metadata: "Metadata | None" = None
+) -> Files:
     """Reader of files with a cache of blocks of remote ones in a folder.
 
     Args:
         folder: Value of the argument `cache`; None: no cache.
         limit: Value of the argument `cache_bytes`.
+        metadata: As in `Files`.
 
     Raises:
         ArgumentError: When the limit is too small, or others can write to the folder.
@@ -284,10 +390,10 @@ def files_with_cache(folder: Any, limit: Any) -> Files:
         remedy=f"an int of {BLOCK} or more, the size of one block",
     )
     if folder is None:
-        return Files()
+        return Files(None, metadata)
     from loadax.files.disk_cache import DiskCache
 
-    return Files(DiskCache(local_folder("cache", folder), limit))
+    return Files(DiskCache(local_folder("cache", folder), limit), metadata)
 
 
 def open_regular(

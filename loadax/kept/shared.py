@@ -46,7 +46,8 @@ REMEDY = (
 )
 
 _AGAIN = "mend its cause, and start all processes again: finished parts are kept"
-_EXITS = "passes/exits"
+# Directory of the processes that have ended.
+EXITS = "passes/exits"
 
 # Passes of this process by kind; other processes count the same.
 _numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))
@@ -67,7 +68,7 @@ class SharedPass:
         self._key = key
         self._number = number
         self._process = this_process()
-        _register_exit()
+        register_exit()
 
     def fail(self, error: BaseException) -> None:
         """Tells the other processes that this one has failed in the pass."""
@@ -162,7 +163,7 @@ class SharedPass:
             try:
                 # Before the look at what is waited for: it may have come before a failure.
                 failures = self._listed("failed")
-                exits = self._store.list(_EXITS)
+                exits = self._store.list(EXITS)
                 earlier = runs
                 if look.over and self._process.index > 0:
                     look = Patience(inf, _LOOK)
@@ -240,7 +241,7 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
     Args:
         kind: Kind of passes that are counted together.
     """
-    store = _store()
+    store = run_store()
     if store is None:
         yield None
         return
@@ -253,7 +254,8 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
         raise
 
 
-def _store() -> Any:
+def run_store() -> Any:
+    """Key-value store of this JAX run; None: it has one process."""
     if this_process().count == 1:
         return None
     return _key_values().key_value_store()
@@ -265,7 +267,7 @@ def _key_values() -> Any:
 
 
 @cache
-def _register_exit() -> None:
+def register_exit() -> None:
     """Has process 0 tell the others when it exits, which JAX does not do for minutes."""
     if this_process().index == 0:
         atexit.register(_tell_exit)
@@ -279,7 +281,7 @@ def _tell_exit() -> None:
     else:
         text = redact(f" with {type(error).__name__}: {error}")
     with suppress(Exception):  # whatever it is, this process ends
-        _store().set(f"{_EXITS}/0", text)
+        run_store().set(f"{EXITS}/0", text)
 
 
 def _briefly(identity: Mapping[str, Any]) -> dict[str, str]:
