@@ -12,7 +12,7 @@ from loadax.errors import SourceError
 from loadax.files.kvstore import new_context, wait
 from loadax.protocols import Integers
 from loadax.sources.zarr.discovery import Folder, find_arrays
-from loadax.sources.zarr.manifest import check_finished, read_marker
+from loadax.sources.zarr.manifest import check_finished, json_object
 from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL
 from loadax.writing.layout import array_label
 from loadax.writing.parts import damage_of
@@ -95,14 +95,15 @@ def open_stored(
     """
     location = os.fspath(path)
     folder = Folder(location)
-    if half_written:
-        manifest = read_marker(folder.store, FINISHED, location)
-    else:
-        manifest = check_finished(folder.store, location)
-    if manifest is not None:
-        partial = None
-    else:
-        partial = read_marker(folder.store, PARTIAL, location)
+    markers = folder.markers()
+    found = {
+        name: None if content is None else json_object(content, f"{location}: {name}")
+        for name, content in markers.items()
+    }
+    manifest = found[FINISHED]
+    if not half_written:
+        check_finished(markers, location)
+    partial = None if manifest is not None else found[PARTIAL]
     ours = (manifest or partial or {}).get("arrays")
     if ours is None:
         tree = find_arrays(path, None)
@@ -111,10 +112,8 @@ def open_stored(
         else:
             specs = tree
     else:
-        specs = {
-            name: folder.array("zarr3", f"{name}/" if name else "") for name in ours
-        }
-        if manifest is not None and folder.node("") is None:
+        specs = {name: folder.array(f"{name}/" if name else "") for name in ours}
+        if manifest is not None and folder.node() is None:
             raise SourceError(f"{location}: its zarr.json is missing; copy it again")
     context = new_context(_CACHE_BYTES)
     arrays = {}

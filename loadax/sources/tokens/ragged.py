@@ -8,7 +8,7 @@ the length of each ragged leaf of each row. Other leaves are arrays of rows.
 """
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import tensorstore as ts
@@ -33,6 +33,9 @@ from loadax.sources.zarr.array import (
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS, STRIDE
 from loadax.sources.zarr.source import TensorStoreSource, open_arrays, open_stores
+
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
 
 
 @final
@@ -131,7 +134,10 @@ class RaggedSource(BaseSource):
 
 
 def open_zarr(
-    path: Any, variables: Sequence[str] | str | None, missing: Missing = "error"
+    path: Any,
+    variables: Sequence[str] | str | None,
+    missing: Missing = "error",
+    metadata: "Metadata | None" = None,
 ) -> BaseSource:
     """Opens a zarr array, or the arrays of a zarr group, of version 2 or 3, or a store of ragged rows.
 
@@ -139,11 +145,12 @@ def open_zarr(
         path: Path or URL of the array or group.
         variables: Names of the group's arrays to read; None: the array itself, or all arrays of the group.
         missing: "error", or "fill" to read missing chunks as the array's fill value.
+        metadata: What is known of a remote store; None: nothing.
 
     Raises:
         SourceError: When there is no zarr array or group, or a variable is missing; lists the existing ones.
     """
-    found = find_arrays(path, variables)
+    found = find_arrays(path, variables, metadata)
     if not isinstance(found, RaggedArrays):
         return open_arrays(path, found, missing)
     names = [name for name in found.specs if name != LENGTHS]

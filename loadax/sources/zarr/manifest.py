@@ -5,6 +5,7 @@ A half-written zarr store opens like any other, so the format alone does not tel
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import tensorstore as ts
@@ -15,18 +16,21 @@ from loadax.files.kvstore import wait
 from loadax.sources.zarr.names import FINISHED, PARTIAL, RAGGED, VERSION
 
 
-def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
+def check_finished(
+    markers: Mapping[str, bytes | None], location: str
+) -> dict[str, Any] | None:
     """Returns the manifest of a finished store; None for a store of another writer.
 
     Args:
-        store: Key-value store of the array's or group's folder.
+        markers: Contents of the markers in the array's or group's folder, by name; None or absent: there is none.
         location: Path or URL of the folder, for messages.
 
     Raises:
         SourceError: When the store is unfinished, or was written by a newer loadax.
     """
-    manifest = read_marker(store, FINISHED, location)
-    if manifest is not None:
+    finished = markers.get(FINISHED)
+    if finished is not None:
+        manifest = json_object(finished, f"{location}: {FINISHED}")
         if manifest.get("version") not in (VERSION, RAGGED):
             raise SourceError(
                 f"{location}: {FINISHED} has version {manifest.get('version')!r}, "
@@ -34,8 +38,10 @@ def check_finished(store: ts.KvStore, location: str) -> dict[str, Any] | None:
                 "the loadax version that wrote it"
             )
         return manifest
-    if read_marker(store, PARTIAL, location) is None:
+    partial = markers.get(PARTIAL)
+    if partial is None:
         return None
+    json_object(partial, f"{location}: {PARTIAL}")
     raise SourceError(
         f"{location}: the store is unfinished ({FINISHED} is missing); resume with "
         "`loadax convert … --resume` or write_zarr(..., resume=True), or delete it"

@@ -269,7 +269,7 @@ class TestContainers:
     def test_a_zip_file_that_was_cut_short(self, left: int, zipped: Path) -> None:
         zipped.write_bytes(zipped.read_bytes()[:left])
         with pytest.raises(
-            SourceError, match=r"a b\.zip: .*the file is not a zip file, or was cut short: copy it again"
+            SourceError, match=r"a b\.zip can't be read: .*the file is not a zip file, or was cut short: copy it again"
         ):
             open_zarr(zipped, None)
 
