@@ -83,10 +83,12 @@ def index_files(
     remote = files.far(locations)
     if remote:
         check_index(folder, form.opener, f"{len(locations)} files")
+    # before the pass, which all processes do together
+    files.opened()
     return kept_pass(
         folder,
         ENTRY,
-        partial(_identity, form.kind, files, locations),
+        partial(identity_of, form.kind, files, locations),
         lambda entry: form.check(entry, np.array(sizes, np.int64)),
         lambda: _work(form, files, locations, sizes, remote),
         lambda parts: form.merge(map(_entry_of, parts)),
@@ -273,7 +275,7 @@ def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) ->
         raise ValueError("a record ends after its file")
 
 
-def _identity(
+def identity_of(
     kind: str, files: Files, locations: Sequence[str]
 ) -> dict[str, str | None]:
     """Digests of the identities of files, of what local copies of them share, and of the places and times of those."""

@@ -2,11 +2,14 @@
 
 import io
 import json
+import os
 import re
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +17,11 @@ from pyarrow import json as arrow_json
 
 from loadax.core.log import log
 from loadax.errors import SourceError
-from loadax.files.files import files_with_cache
+from loadax.files.files import Files, files_with_cache
 from loadax.files.remote_ranges import Wanted
-from loadax.kept.index_folder import Entry, check_array
+from loadax.kept.index_folder import Entry, IndexFolder, check_array
+from loadax.kept.kept_pass import PassOptions, kept_pass
+from loadax.kept.parts import Arrays
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows
@@ -25,6 +30,7 @@ from loadax.sources.file_index import (
     RecordFormat,
     Scan,
     check_records,
+    identity_of,
     index_files,
     merge_records,
     record_entry,
@@ -40,9 +46,15 @@ from loadax.sources.tables.text.encoding import BOM, encoding_of
 from loadax.sources.tables.text.format import JSONL
 from loadax.sources.tables.text.integers import refuse_rounded
 
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
+
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _SAMPLED = 1024
+# Entry of the types in the index folder, and version of their inference.
+_TYPES = "types"
+_TYPES_KIND = "jsonl types 1"
 _NEWLINE = 10
 _OPEN, _CLOSE = b"{}"
 # levels of lists and objects: from some thousand on, Arrow's parser overflows the stack
@@ -184,6 +196,7 @@ def open_jsonl(
     dtypes: Any = None,
     nulls: Any = None,
     classes: Any = None,
+    metadata: "Metadata | None" = None,
 ) -> JsonlSource:
     """Opens files of JSON lines; see `loadax.from_jsonl`.
 
@@ -193,7 +206,7 @@ def open_jsonl(
         LeafTypeError: When a column has a type without an array.
     """
     types = arrow_types(dtypes, text=False)
-    files = files_with_cache(options.cache, options.cache_bytes)
+    files = files_with_cache(options.cache, options.cache_bytes, metadata)
     locations = decompressed(
         files, expand(paths, JSONL, files), options.cache, options.progress
     )
@@ -207,8 +220,11 @@ def open_jsonl(
         )
     records = Records(files, locations, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
-    schema = _infer(lines, columns, types)
+    schema, rounded = _types(lines, files, locations, options)
     names = column_names(columns, schema.names)
+    for name in names:
+        if name in rounded and name not in types:
+            raise SourceError(rounded[name])
     chosen = with_types(schema, types, names)
     inferred = [
         field.name
@@ -319,10 +335,76 @@ def _parses(lines: Sequence[memoryview]) -> bool:
     return True
 
 
-def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any:
-    """The schema of rows (None: of the first and of evenly spaced ones); texts that look like times stay texts.
+class _Types(NamedTuple):
+    """Types of the columns of a sample of lines.
 
-    The user asks for `columns`, and states the types of those in `typed`.
+    Args:
+        schema: Arrow schema of all columns.
+        rounded: Of columns with integers that their inferred type rounds, the message that refuses them.
+    """
+
+    schema: Any
+    rounded: dict[str, str]
+
+    @classmethod
+    def of(cls, parts: Arrays) -> "_Types":
+        """The types that `arrays` returned.
+
+        Raises:
+            ValueError: When they are others.
+        """
+        schema = pa.ipc.read_schema(pa.py_buffer(parts["schema"].tobytes()))
+        rounded = dict(json.loads(parts["rounded"].tobytes()))
+        return cls(schema, rounded)
+
+    def arrays(self) -> Arrays:
+        """The types as arrays of bytes."""
+        return {
+            "schema": np.frombuffer(self.schema.serialize(), np.uint8),
+            "rounded": np.frombuffer(json.dumps(self.rounded).encode(), np.uint8),
+        }
+
+
+@final
+@dataclass(frozen=True)
+class _TypesWork:
+    """Inference of the types in one part; see `loadax.kept.recipe.Work`."""
+
+    lines: _Lines
+    sizes: Sequence[int] = (1,)
+    label: str = _TYPES
+    unit: str = "row"
+
+    def compute(self, part: int, over: threading.Event) -> Arrays:  # noqa: ARG002
+        """Arrays of the types."""
+        return _infer(self.lines).arrays()
+
+
+def _types(
+    lines: _Lines, files: Files, locations: Sequence[str], options: RecordOptions
+) -> _Types:
+    """Types of all columns, from the index, which gets them if it has none."""
+    folder = None if options.index is None else IndexFolder(options.index)
+    # as that of an earlier version, which is only read
+    if folder is None or not (
+        folder.path(_TYPES).exists() or os.access(folder.path(_TYPES).parent, os.W_OK)
+    ):
+        return _infer(lines)
+    entry = kept_pass(
+        folder,
+        _TYPES,
+        partial(identity_of, _TYPES_KIND, files, locations),
+        lambda entry: _Types.of(entry.arrays),
+        lambda: _TypesWork(lines),
+        lambda parts: Entry(next(parts), {}),
+        PassOptions(1, None, False),
+        shared=False,
+    )
+    return _Types.of(entry.arrays)
+
+
+def _infer(all_lines: _Lines, rows: Any = None) -> _Types:
+    """Types in rows (None: in the first and in evenly spaced ones); texts that look like times stay texts.
 
     Lines that can't be parsed are logged; reading them is an error, as for lines that are not in the sample.
     """
@@ -350,7 +432,7 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
                 if whole.count(False) > 1
                 else "",
             )
-            return _infer(all_lines, columns, typed, rows[np.array(whole)])
+            return _infer(all_lines, rows[np.array(whole)])
         # Each line parses alone, so one has another type than a line before it.
         differing = (
             bisect_left(
@@ -365,15 +447,29 @@ def _infer(all_lines: _Lines, columns: Any, typed: Any, rows: Any = None) -> Any
             f"{where(differing)}: {reason}; correct the line: all rows of a column "
             "must have one type"
         ) from error
-    inferred = [
-        name
-        for name in column_names(columns, table.column_names)
-        if name not in typed
-    ]
-    refuse_rounded(lines, table.select(inferred), where, True)
-    return pa.schema(
+    schema = pa.schema(
         [pa.field(field.name, _without_times(field.type)) for field in table.schema]
     )
+    return _Types(schema, _rounded(lines, table, where))
+
+
+def _rounded(
+    lines: Sequence[memoryview], table: Any, where: Callable[[int], str]
+) -> dict[str, str]:
+    """Messages of `refuse_rounded`, by column."""
+    try:
+        refuse_rounded(lines, table, where, True)
+    except SourceError as error:
+        if len(set(table.column_names)) == 1:
+            return {table.column_names[0]: str(error)}
+        return {
+            name: message
+            for column in table.column_names
+            for name, message in _rounded(
+                lines, table.select([column]), where
+            ).items()
+        }
+    return {}
 
 
 def _without_times(kind: Any) -> Any:
