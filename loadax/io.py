@@ -72,7 +72,7 @@ def from_arrays(tree: Tree) -> Dataset:
         ) from None
 
 
-def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
+def from_array_record(paths: Any, *, dtype: Any = None, index: Any = None) -> Dataset:
     """Opens the records of ArrayRecord files, in the order of the files.
 
     Examples are `bytes`, to be decoded by a map: `from_array_record(paths).map(decode)`. With `dtype`, examples are
@@ -82,6 +82,9 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
         paths: File, folder (its files with `array_record` in their names), or glob pattern (both sorted by name), or a
             list of these, in its order.
         dtype: Dtype of records that are flat arrays without a header.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -106,7 +109,7 @@ def from_array_record(paths: Any, *, dtype: Any = None) -> Dataset:
     from loadax.sources.array_record.format import FORMAT
     from loadax.sources.opening import open_files
 
-    return Dataset(open_files(FORMAT, paths, dtype=dtype))
+    return Dataset(open_files(FORMAT, paths, dtype=dtype, index=index))
 
 
 def from_arrow(
@@ -233,8 +236,8 @@ def from_jsonl(
             rows.
         nulls: Value in place of nulls and missing entries, see `from_arrow`. None: they are an error.
         classes: Names of categories by column, see `from_arrow`; other texts stay texts.
-        index: Local folder of the index of lines, written on the first open and checked on all others: another size,
-            place, time of change or ETag of a file makes it again. None: no index is kept.
+        index: Local folder of the index of lines and types, written on the first open and checked on all others:
+            another size, place, time of change or ETag of a file makes it again. None: no index is kept.
         cache: Local folder that caches bytes of remote files across runs, and the content of compressed files, which
             are decompressed once. Processes may share it.
         cache_bytes: Size limit of the cache of remote bytes. Once it is full, it keeps what it has for the next
@@ -262,7 +265,11 @@ def from_jsonl(
     from loadax.sources.tables.text.format import JSONL
 
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files(JSONL, paths, options, columns, dtypes, nulls, classes))
+    return Dataset(
+        open_files(
+            JSONL, paths, options, columns, dtypes, nulls, classes, index=index
+        )
+    )
 
 
 def from_grain(
@@ -400,6 +407,7 @@ def from_images(
     fit: Literal["crop", "stretch", "pad"] = "crop",
     quality: Literal["high", "fast"] = "high",
     damaged: Literal["error", "accept"] = "error",
+    index: Any = None,
 ) -> Dataset:
     """Opens a folder of JPEG, PNG, WebP and BMP images, which are decoded when their rows are read.
 
@@ -419,6 +427,9 @@ def from_images(
             antialiasing.
         damaged: "error": a truncated or damaged JPEG is an error. "accept": it is decoded as far as possible. Damage in
             other formats is always an error, if their decoder detects it.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
 
     Raises:
         ArgumentError: If an argument can't be used.
@@ -443,17 +454,22 @@ def from_images(
     from loadax.sources.opening import open_files
 
     return Dataset(
-        open_files(FORMAT, folder, size, fit=fit, quality=quality, damaged=damaged)
+        open_files(FORMAT, folder, size, fit, quality, damaged, index=index)
     )
 
 
-def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Dataset:
+def from_npy(
+    path: Any, *, index: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
+) -> Dataset:
     """Opens a `.npy` file, or a pytree of them, without loading it.
 
     Local files are memory-mapped. From remote files only the bytes of requested rows are read.
 
     Args:
         path: Path or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
         cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
             epoch; see the guide "Object storage".
@@ -464,7 +480,7 @@ def from_npy(path: Any, *, cache: Any = None, cache_bytes: int = 16 << 30) -> Da
     from loadax.sources.npy.format import FORMAT
     from loadax.sources.opening import open_files
 
-    return Dataset(open_files(FORMAT, path, cache, cache_bytes))
+    return Dataset(open_files(FORMAT, path, cache, cache_bytes, index=index))
 
 
 def from_tokens(
@@ -475,6 +491,7 @@ def from_tokens(
     stride: int | None = None,
     targets: bool = False,
     segment_ids: bool = False,
+    index: Any = None,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
 ) -> Dataset:
@@ -498,6 +515,9 @@ def from_tokens(
         segment_ids: Whether to add `"segment_ids"`: int32, the number of each token's document within the window, from
             1, with the shape of `tokens` or `inputs`. Needs Megatron's `.idx` files, which have the document
             boundaries.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
         cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
             epoch; see the guide "Object storage".
@@ -530,6 +550,7 @@ def from_tokens(
             segment_ids,
             cache,
             cache_bytes,
+            index=index,
         )
     )
 
@@ -627,7 +648,7 @@ def from_tfrecord(
     from loadax.sources.shards.format import TFRECORD
 
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files(TFRECORD, paths, options, features))
+    return Dataset(open_files(TFRECORD, paths, options, features, index=index))
 
 
 def from_webdataset(
@@ -697,7 +718,9 @@ def from_webdataset(
 
     images = (size, fit, quality, damaged)
     options = RecordOptions(index, cache, cache_bytes, progress)
-    return Dataset(open_files(WEBDATASET, paths, options, columns, decode, images))
+    return Dataset(
+        open_files(WEBDATASET, paths, options, columns, decode, images, index=index)
+    )
 
 
 def from_tensorstore(
@@ -724,6 +747,7 @@ def from_zarr(
     variables: Sequence[str] | str | None = None,
     *,
     missing: Literal["error", "fill"] = "error",
+    index: Any = None,
 ) -> Dataset:
     """Opens a zarr array, or arrays of a zarr group (then examples are dicts), of version 2 or 3.
 
@@ -733,6 +757,9 @@ def from_zarr(
         variables: Arrays of a group to read. None: all of them.
         missing: "error": a missing chunk is an error that names it. "fill": it reads as the array's fill value, usually
             zero.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
 
     Raises:
         SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
@@ -741,7 +768,7 @@ def from_zarr(
     from loadax.sources.opening import open_files
     from loadax.sources.zarr.format import FORMAT
 
-    return Dataset(open_files(FORMAT, path, variables, missing))
+    return Dataset(open_files(FORMAT, path, variables, missing, index=index))
 
 
 def from_parquet(
@@ -751,6 +778,7 @@ def from_parquet(
     nulls: Any = None,
     classes: Mapping[str, Sequence[str]] | None = None,
     memory_bytes: int = 1 << 30,
+    index: Any = None,
     cache: Any = None,
     cache_bytes: int = 16 << 30,
 ) -> Dataset:
@@ -768,6 +796,9 @@ def from_parquet(
         classes: Names of categories by column, see `from_arrow`. None: in the order in which they are found.
         memory_bytes: Memory in bytes for decoded row groups, in each process that reads; the least recently used ones
             are dropped first. A block shuffle keeps those that it has open in any case.
+        index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
+            all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
+            is kept.
         cache: Local folder that caches bytes of remote files across runs. Processes may share it.
         cache_bytes: Size limit of the cache in bytes. Once it is full, it keeps what it has for the next
             epoch; see the guide "Object storage".
@@ -797,7 +828,15 @@ def from_parquet(
 
     return Dataset(
         open_files(
-            FORMAT, paths, columns, nulls, classes, memory_bytes, cache, cache_bytes
+            FORMAT,
+            paths,
+            columns,
+            nulls,
+            classes,
+            memory_bytes,
+            cache,
+            cache_bytes,
+            index=index,
         )
     )
 

@@ -144,12 +144,21 @@ def _folders_marked(texts: list[str], kind: Format, files: Files) -> list[str]:
         and not text.endswith("/")
         and "*" not in text
     ]
-    folders = _folders(
-        [url for url in urls if url == urls[0] or not kind.belongs(file_name(url))],
-        files,
-    )
+    first = [
+        url for url in urls if url == urls[0] or not kind.belongs(file_name(url))
+    ]
+    if len(urls) == 1 and not kind.belongs(file_name(urls[0])):
+        url = urls[0]
+        files.foresee(
+            [
+                lambda: files.exists([url]),
+                lambda: files.first_names([f"{url}/"]),
+                lambda: files.names(f"{url}/"),
+            ]
+        )
+    folders = _folders(first, files)
     if folders & set(urls[:1]):
-        folders = _folders(urls, files)
+        folders |= _folders([url for url in urls if url not in first], files)
     return [f"{text}/" if text in folders else text for text in texts]
 
 

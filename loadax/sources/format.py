@@ -47,6 +47,7 @@ class Format(NamedTuple):
         any_bytes: Whether almost any bytes are data, so that files of other formats are recognised first.
         lists: Whether such a file may also describe the other files of its folder, as labels of images.
         is_folder: Whether a whole folder is the data, not the files in it one by one.
+        metadata: Whether what opening asks of remote storage is kept: whether the opener takes `metadata=`.
         options: Options of the command line that apply.
         columns: Name of the argument that `--columns` sets.
         needs: Option of the command line without which the files can't be opened; empty if there is none.
@@ -69,6 +70,7 @@ class Format(NamedTuple):
     any_bytes: bool = False
     lists: bool = False
     is_folder: bool = False
+    metadata: bool = True
     options: tuple[str, ...] = ()
     columns: str = "columns"
     needs: str = ""

@@ -14,13 +14,16 @@ from loadax.sources.library import require
 _HEAD = 4096  # bytes of a file that are looked at
 
 
-def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
+def open_files(
+    one: Format, paths: Any, *arguments: Any, index: Any = None, **named: Any
+) -> Any:
     """The source of files that a function of loadax opens.
 
     Args:
         one: Record of their format.
         paths: What it opens.
         arguments: Further arguments of the format's opener.
+        index: Folder that keeps what opening asks of remote storage; None: only the processes of a run share that.
         named: Further arguments, by name.
 
     Raises:
@@ -38,7 +41,12 @@ def open_files(one: Format, paths: Any, *arguments: Any, **named: Any) -> Any:
 
         refuse_other(one, *first)
     try:
-        return one.open(paths, *arguments, **named)
+        if not one.metadata or (index is None and "://" not in str(paths)):
+            return one.open(paths, *arguments, **named)
+        from loadax.kept.opening import opening
+
+        with opening(one.function, paths, index) as metadata:
+            return one.open(paths, *arguments, metadata=metadata, **named)
     except StorageError:  # the file could not be read at all
         raise
     except SourceError as error:

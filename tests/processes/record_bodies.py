@@ -33,6 +33,14 @@ def index_remote_files(urls: list[str], folder: str) -> None:
     assert len(loadax.from_webdataset(urls, index=f"{folder}/index")) == 3 * len(urls)
 
 
+def open_what_others_open(urls: list[str], folder: str) -> None:
+    """Opens files that all processes open, then one that only this process opens; then all with an index."""
+    assert len(loadax.from_parquet(urls)) == 4 * len(urls)
+    own = this_process().index
+    assert loadax.from_parquet(urls[own])[0]["x"] == 4 * own
+    assert len(loadax.from_parquet(urls, index=f"{folder}/index")) == 4 * len(urls)
+
+
 def cache_in_a_bucket(url: str, folder: str) -> None:
     """Writes a share of a store, and reads all of it."""
     mapped = Path(folder, f"mapped-{this_process().index}")

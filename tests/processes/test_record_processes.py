@@ -3,8 +3,13 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+from pyarrow import parquet
+
+import loadax
 from tests.processes.launch import run_processes
 from tests.records import chains, finish, write
+from tests.servers.faults import FaultProxy
 from tests.servers.ranges import RangeServer
 from tests.sources.shards.corpora import numbered, write_tar
 
@@ -30,6 +35,23 @@ def test_processes_of_a_run_index_remote_files_together(tmp_path: Path, range_se
     scanned = [(tmp_path / f"scans-{process}").read_text().split() for process in range(2)]
     assert sorted(scanned[0] + scanned[1]) == sorted(urls)
     assert all(scanned)
+
+
+def test_one_process_of_a_run_asks_what_opening_needs(
+    tmp_path: Path, range_server: RangeServer, http_proxy: FaultProxy
+) -> None:
+    files = 6
+    for number in range(files):
+        parquet.write_table(pa.table({"x": range(4 * number, 4 * number + 4)}), tmp_path / f"{number}.parquet")
+    urls = [f"{http_proxy.url}/{number}.parquet" for number in range(files)]
+    loadax.from_parquet(urls)
+    alone = len(http_proxy.log)
+    assert alone >= 2 * files
+    http_proxy.clear()
+    run_processes("tests.processes.record_bodies:open_what_others_open", 2, 1, {"urls": urls, "folder": str(tmp_path)})
+    # twice by one process, and of a file by each, which also reads a row of it
+    assert len(http_proxy.log) <= 2 * alone + 2 * 4
+    assert (tmp_path / "index" / "opening.json").exists()
 
 
 def test_processes_of_a_run_cache_shares_in_a_bucket(tmp_path: Path, bucket: str) -> None:

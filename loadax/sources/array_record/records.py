@@ -1,7 +1,7 @@
 """Opens ArrayRecord files, whose records are bytes, or arrays of one dtype, padded or equally long."""
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
 from loadax.sources.expand import expand
 from loadax.sources.shards.records import objects
+
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
 
 DATA = "data"
 LENGTH = "length"
@@ -214,7 +217,9 @@ def _entries(
     return lengths
 
 
-def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
+def open_array_record(
+    paths: Any, *, dtype: Any = None, metadata: "Metadata | None" = None
+) -> Source:
     """Opens ArrayRecord files; see `loadax.from_array_record`.
 
     Raises:
@@ -226,7 +231,7 @@ def open_array_record(paths: Any, *, dtype: Any = None) -> Source:
         entries = None
     else:
         entries = _dtype(dtype)
-    files = Files()
+    files = Files(None, metadata)
     locations = expand(paths, FORMAT, files)
     for path, size in zip(locations, files.sizes(locations), strict=True):
         if not size:

@@ -1,7 +1,7 @@
 """Finds the images of a folder and numbers their classes."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadax.core.arguments import choice, integer, path
 from loadax.errors import SourceError
@@ -14,6 +14,9 @@ from loadax.sources.images.source import ImageFiles, ImageSource
 from loadax.sources.library import require
 from loadax.sources.neighbours import is_litter
 
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
+
 
 def open_images(
     folder: Any,
@@ -21,6 +24,7 @@ def open_images(
     fit: Any = "crop",
     quality: Any = "high",
     damaged: Any = "error",
+    metadata: "Metadata | None" = None,
 ) -> ImageSource:
     """Opens a folder of images; see `loadax.from_images`.
 
@@ -30,7 +34,7 @@ def open_images(
         SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
     rendering = open_rendering(size, fit, quality, damaged)
-    return ImageSource(_find_images(folder), rendering)
+    return ImageSource(_find_images(folder, metadata), rendering)
 
 
 def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering:
@@ -51,7 +55,9 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
     return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
 
 
-def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
+def _find_images(
+    folder: str | os.PathLike[str], metadata: "Metadata | None"
+) -> ImageFiles:
     """Finds the images in a folder: one class per subfolder, or one unnamed class if no subfolder has images.
 
     Raises:
@@ -66,7 +72,7 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     else:
         root = str(local)
     if local is None:
-        sizes = _list_remote(root)
+        sizes = _list_remote(root, Files(None, metadata))
     else:
         sizes = None
     loose: list[str] = []
@@ -113,11 +119,10 @@ def _find_images(folder: str | os.PathLike[str]) -> ImageFiles:
     )
 
 
-def _list_remote(url: str) -> dict[str, int]:
+def _list_remote(url: str, files: Files) -> dict[str, int]:
     """Sizes of the files in a folder of a bucket and below, by their paths in it; without hidden ones."""
     # without the escapes that one spelling of the URL has and another lacks
     prefix = split_url(url)[1]
-    files = Files()
     names = {
         split_url(file)[1].removeprefix(prefix): file
         for file in files.names(url, below=True)

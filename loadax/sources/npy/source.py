@@ -1,6 +1,6 @@
 """Opens `.npy` files: local ones memory-mapped, remote ones by range requests."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,15 @@ from loadax.files.paths import local_path
 from loadax.sources.arrays import ArraySource
 from loadax.sources.stream_array import StreamArray
 
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
+
 
 def open_npy(
-    paths: Any, cache: Any = None, cache_bytes: int = 16 << 30
+    paths: Any,
+    cache: Any = None,
+    cache_bytes: int = 16 << 30,
+    metadata: "Metadata | None" = None,
 ) -> ArraySource:
     """Opens one `.npy` file, or a pytree of them.
 
@@ -25,11 +31,12 @@ def open_npy(
         paths: Pytree of paths and URLs.
         cache: Local folder for the cache of remote blocks; None: no cache.
         cache_bytes: Maximum size of the cache in bytes.
+        metadata: What is known of remote files; None: nothing.
 
     Raises:
         SourceError: When a file is missing, not a `.npy` file, cut short, or contains Python objects; names the file.
     """
-    files = files_with_cache(cache, cache_bytes)
+    files = files_with_cache(cache, cache_bytes, metadata)
     given, structure = flatten(paths)
     local = [
         local_path(

@@ -4,7 +4,7 @@ import struct
 from array import array
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from loadax.sources.shards.example_message import (
 )
 from loadax.sources.shards.format import TFRECORD
 from loadax.sources.shards.records import Records, objects, stack_examples
+
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
 
 _HEADER = struct.Struct("<QI")
 _ZLIB = 0x78  # first byte of what zlib compressed; the first two are a multiple of 31
@@ -157,7 +160,10 @@ class TFRecordSource(BaseSource):
 
 
 def open_tfrecord(
-    paths: Any, options: RecordOptions, features: Any = None
+    paths: Any,
+    options: RecordOptions,
+    features: Any = None,
+    metadata: "Metadata | None" = None,
 ) -> TFRecordSource:
     """Opens TFRecord files; see `loadax.from_tfrecord`.
 
@@ -172,7 +178,7 @@ def open_tfrecord(
         parsed = features_of(features)
     if parsed is not None:
         example_class()
-    files = files_with_cache(options.cache, options.cache_bytes)
+    files = files_with_cache(options.cache, options.cache_bytes, metadata)
     locations = expand(paths, TFRECORD, files)
     entry = index_files(RECORDS, files, locations, options)
     counts, begins, sizes = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from loadax.sources.images.format import ENDINGS
 from loadax.sources.shards.examples import KEY, RECORDS, ExampleRanges, select_columns
 from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
+
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
 
 # Exceptions of decoding damaged files.
 FAILURES = (*NPY_FAILURES, UnicodeDecodeError)
@@ -254,6 +257,7 @@ def open_webdataset(
     columns: Any = None,
     decode: bool = False,
     images: tuple[Any, ...] = (None, "crop", "high", "error"),
+    metadata: "Metadata | None" = None,
 ) -> WebDatasetSource:
     """Opens the examples of tar files; see `loadax.from_webdataset`, whose `size` to `damaged` are `images`.
 
@@ -267,7 +271,7 @@ def open_webdataset(
         raise ArgumentError(
             f"size={images[0]!r} resizes decoded images; pass decode=True too"
         )
-    files = files_with_cache(options.cache, options.cache_bytes)
+    files = files_with_cache(options.cache, options.cache_bytes, metadata)
     wanted = _columns(columns)
     locations = expand(paths, WEBDATASET, files)
     entries = [index_files(RECORDS, files, locations, options)]

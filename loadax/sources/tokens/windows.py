@@ -1,7 +1,7 @@
 """TokenSource: windows of a token stream in flat files, and the document number of each token."""
 
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from loadax.sources.tokens.files import (
     find_token_files,
     open_token_stream,
 )
+
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
 
 
 @final
@@ -209,6 +212,7 @@ def open_tokens(
     segment_ids: bool,
     cache: Any,
     cache_bytes: int,
+    metadata: "Metadata | None" = None,
 ) -> TokenSource:
     """Opens a stream of tokens; see `loadax.from_tokens`.
 
@@ -224,7 +228,7 @@ def open_tokens(
     for name, value in {"targets": targets, "segment_ids": segment_ids}.items():
         flag(name, value)
     token_files = find_token_files(
-        path, dtype, segment_ids, files_with_cache(cache, cache_bytes)
+        path, dtype, segment_ids, files_with_cache(cache, cache_bytes, metadata)
     )
     if segment_ids:
         documents = SegmentIds(token_files)

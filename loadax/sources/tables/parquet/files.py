@@ -123,7 +123,10 @@ class ParquetFiles:
         self.far = bool(far)
         self._reset()
         # bytes of the footers of remote files
-        self._remote = dict(zip(far, self._tails(list(far)), strict=True))
+        footers = files.recall(
+            "footer", list(far.values()), lambda urls: self._tails(urls, extents)
+        )
+        self._remote = dict(zip(far, footers, strict=True))
         known: list[FileColumns] = []
 
         def described(first: int) -> list[tuple[Footer, list[RowGroup]]]:
@@ -311,10 +314,11 @@ class ParquetFiles:
         self._parsed: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def _tails(self, indices: Sequence[int]) -> list[bytes]:
+    def _tails(
+        self, locations: Sequence[str], sizes: Mapping[str, int]
+    ) -> list[bytes]:
         """The footers of remote files: one request for each, and another one for a footer of more than 64 KiB."""
-        locations = [self.locations[file] for file in indices]
-        ends = [self._infos[file].size for file in indices]
+        ends = [sizes[location] for location in locations]
         starts = [max(0, end - _TAIL) for end in ends]
         tails = self._files.read(list(map(ByteRange, locations, starts, ends)))
         long = [

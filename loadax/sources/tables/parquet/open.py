@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -33,6 +33,9 @@ from loadax.sources.tables.parquet.groups import RowGroups
 from loadax.sources.tables.parquet.source import ParquetSource
 from loadax.sources.tables.parquet.table_formats import refuse_tables
 
+if TYPE_CHECKING:
+    from loadax.files.metadata import Metadata
+
 _NAMED = 100  # files in a message
 _NULL = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
 
@@ -45,6 +48,7 @@ def open_parquet(
     memory_bytes: int,
     cache: Any,
     cache_bytes: int,
+    metadata: "Metadata | None" = None,
 ) -> ParquetSource:
     """Opens Parquet files; see `loadax.from_parquet`.
 
@@ -54,7 +58,7 @@ def open_parquet(
         LeafTypeError: When a column has a type without an array.
     """
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
-    files = files_with_cache(cache, cache_bytes)
+    files = files_with_cache(cache, cache_bytes, metadata)
     try:
         locations = expand(paths, FORMAT, files)
     except SourceError:

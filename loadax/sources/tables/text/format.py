@@ -26,5 +26,6 @@ CSV = Format(
     extra="parquet",
     any_bytes=True,
     lists=True,
+    metadata=False,
     options=("columns",),
 )
