@@ -11,7 +11,7 @@ from loadax.reader import Reader
 from loadax.sources.wrappers.chunk_cache import with_chunks
 
 # of one lane, that are read at once
-_MOST_ROWS = 32
+_MOST_ROWS = 128
 _MOST_BYTES = 1 << 20
 # chunks to keep, as a multiple of those of a window: one ends while the next begins
 _SPARE = 2
@@ -60,9 +60,10 @@ class DatasetLane(Iterator[Tree]):
         self._lanes = lanes
         self._epoch = epoch
         self._position = lane
-        self._served = 0
+        # which later epochs have no reason to wait for
+        self._served = _MOST_ROWS if epoch else 0
         self._rows: list[Tree] = []  # the next ones, the last one first
-        self._most = _MOST_ROWS
+        self._most = 1  # until the size of a row is known
 
     def __next__(self) -> Tree:
         if not self._rows:
@@ -71,6 +72,19 @@ class DatasetLane(Iterator[Tree]):
         self._position += self._lanes
         self._served += 1
         return row
+
+    def take(self, count: int) -> list[Tree]:
+        """Some of the next rows; none at the end."""
+        if not self._rows:
+            try:
+                self._read()
+            except StopIteration:
+                return []
+        taken = self._rows[: -count - 1 : -1]
+        del self._rows[-count:]
+        self._position += self._lanes * len(taken)
+        self._served += len(taken)
+        return taken
 
     def skip(self, count: int) -> None:
         """Leaves rows out, without reading them."""
@@ -82,12 +96,13 @@ class DatasetLane(Iterator[Tree]):
 
     def set_state(self, state: int) -> None:
         self._position = state
+        self._served = 0
         self._rows = []
 
     def _read(self) -> None:
         index = self._position // self._lanes
         count = min(
-            1 + self._served // 4,
+            1 + self._served // 2,
             _MOST_ROWS - (index + self._lane) % _MOST_ROWS,
             self._most,
         )

@@ -1,14 +1,16 @@
 """DocumentLane: the documents of one lane of a stream, numbered, with the states of their iterator."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, final
 
 import numpy as np
 
 from loadax.composition.dataset_lanes import DatasetLane
-from loadax.protocols import Integers, Tree, Visits
+from loadax.core.spec import own
+from loadax.core.user_object import RAISED
+from loadax.protocols import Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.stream.lane import state_methods
 from loadax.sources.stream.source import OpenStream, StreamSource
@@ -43,35 +45,52 @@ class DocumentLane:
         self._reader = reader.with_source(self._opened)
         self.lane = lane
         self.lanes = stream.lanes
-        self._epochs = np.array([epoch])
+        self._epoch = epoch
         self._rows = rows
         # What gives the iterator's state and sets it; None: it has no state.
         self.methods = state_methods(rows)
         self.number = 0  # of the next document
 
+    def take(self, most: int) -> tuple[list[Tree], BaseException | None]:
+        """The next documents before the maps, at most as many as asked for, and the error that ended them, if any.
+
+        No documents and no error: the epoch ends.
+        """
+        items: list[Tree] = []
+        failed = None
+        try:
+            if isinstance(self._rows, DatasetLane):
+                items += self._rows.take(most)
+            else:
+                # one by one: a lane may write the next document over the last one
+                items.extend(map(own, islice(self._rows, most)))
+        except RAISED as error:
+            failed = error
+        self.number += len(items)
+        return items, failed
+
     def read(self) -> tuple[Tree, int] | None:
         """The next document, and its row. None: the epoch ends."""
-        items = [*islice(self._rows, 1)]
         row = self.row_of(self.number)
+        items, failed = self.take(1)
+        if failed is not None:
+            raise failed
         if not items:
             return None
-        owned = isinstance(self._rows, DatasetLane) and not self._reader.maps
-        if owned:
-            document = items[0]
-        else:
-            document = self._mapped(items, np.array([row]))
-        self.number += 1
-        return document, row
+        return self.mapped(items, [row])[0], row
 
     def row_of(self, number: int) -> int:
         """Row of a document."""
         return number * self.lanes + self.lane
 
-    def _mapped(self, items: list[Tree], rows: Integers) -> Tree:
-        """A document, mapped, in memory that the lane does not write to again."""
-        piece = self._opened.keep(rows, items)
+    def mapped(self, items: list[Tree], rows: Sequence[int]) -> list[Tree]:
+        """Documents of these rows, mapped, in memory that the lane does not write to again."""
+        if isinstance(self._rows, DatasetLane) and not self._reader.maps:
+            return items
+        visits = Visits(np.array(rows), np.full(len(rows), self._epoch))
+        piece = self._opened.keep(visits.rows, items)
         try:
-            return self._reader.examples(Visits(rows, self._epochs))[0]
+            return self._reader.examples(visits)
         finally:
             self._opened.release(piece)
 

@@ -90,6 +90,8 @@ class Form:
         """The leaves of all documents, if they are arrays of the expected dtypes, shapes and lengths already."""
         keys = self._structure.keys
         columns = list[Column]()
+        if {*map(type, examples)} == {np.ndarray}:
+            examples = [{BARE: example} for example in examples]
         if (
             not self._structure.flat
             or {*map(type, examples)} != {dict}

@@ -7,7 +7,8 @@ from loadax.packing.document_lane import DocumentLane
 from loadax.packing.documents import refuse_batch_maps
 from loadax.packing.form import find_form
 from loadax.packing.pack import warn_of_shifted
-from loadax.packing.packed_lanes import PackedLanes, Packing
+from loadax.packing.packed_lanes import PackedLanes
+from loadax.packing.planned_rows import Packing
 from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.next_row import NEXT_ROW_VERSION
 from loadax.plan.pack import PackOptions
@@ -53,8 +54,15 @@ def pack_stream(
         warn_of_shifted(form, lambda: [[leaf] for leaf in leaves])
     rows = PackedRows(form, options, filling)
     below = reader.traits._replace(num_maps=reader.traits.num_maps + 1)
-    lanes = PackedLanes(reader, stream, Packing(form, options, rows))
-    source = StreamSource(lanes, stream.lanes, rows.spec, stream.origin, below)
+    packing = Packing(form, options, rows)
+    source = StreamSource(
+        PackedLanes(reader, stream, packing),
+        stream.lanes,
+        rows.spec,
+        stream.origin,
+        below,
+        fill=packing.fill,
+    )
     described = [
         "pack",
         NEXT_ROW_VERSION,

@@ -236,9 +236,13 @@ class PackedRows:
             LeafError: When an index is not one of its document; names the row.
         """
         out = [np.empty((rows, *spec.shape), spec.dtype) for spec in self._specs]
-        boxes = [tuple((0, size) for size in spec.shape) for spec in self._specs]
-        self.read_into(segments, parts, row_of, boxes, out)
+        self.read_into(segments, parts, row_of, self.boxes, out)
         return self._structure.build(out)
+
+    @cached_property
+    def boxes(self) -> list[Columns]:
+        """All columns of all leaves."""
+        return [tuple((0, size) for size in spec.shape) for spec in self._specs]
 
     def read_into(
         self,

@@ -41,6 +41,8 @@ PACKINGS = st.one_of(SPLITS, FITS).map(lambda arguments: Packing(*arguments))
 SOME = [7, 3, 12, 1, 5, 5, 9, 2, 8, 4, 6, 11, 3, 10, 2, 7, 1, 9, 4, 8, 6, 5, 12, 3, 2, 10, 7, 1, 4, 9]
 VARIED: Any = {"split": {}, "best_fit": {"long": "cut"}, "first_fit": {"long": "cut", "window": 4, "bos": -1}}
 
+KEPT = json.loads((Path(__file__).parents[1] / "kept" / "packed_streams.json").read_text())
+
 
 @pytest.fixture(autouse=True)
 def states_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +124,51 @@ def test_first_batch_reads_few_documents_and_a_resumed_one_too() -> None:
         with Dataloader(data, 8, num_workers=0, num_epochs=None).host_batches(state) as batches:
             next(batches)
         assert tokenize.calls <= 8 + 2 * most + 4
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_states_of_version_0_1_0_resume(case: str) -> None:
+    """Its lanes packed one document after another; states of both kinds of lanes, and behind a buffer."""
+    method: Any
+    method, form, buffer = case.split("-")
+    documents = documents_of(SOME)
+    if form == "dataset":
+        stream = from_source(documents).to_stream(4)
+    else:
+        stream = from_stream(lambda lane, lanes: DocumentIterator(documents[lane::lanes]), lanes=4)
+    data = stream.pack(12, method=method, **VARIED[method])
+    if buffer == "1":
+        data = data.shuffle(0, buffer_size=3)
+    for state, tokens in KEPT[case]:
+        steps, _ = host_steps(data, 4, 2, start=state)
+        assert [step["tokens"].tolist() for step in steps] == tokens
+
+
+@pytest.mark.parametrize("method", VARIED)
+@pytest.mark.parametrize("fails", ["lane", "map", "document"])
+def test_rows_before_a_document_that_fails_come_first(method: Any, fails: str) -> None:
+    """Documents are read some at a time, but each error comes at the turn of its document, again and again."""
+    documents: list[Any] = documents_of([3] * 400)
+
+    def opened(lane: int, lanes: int) -> Any:
+        for number, document in enumerate(documents):
+            if number == 301 and fails == "lane":
+                raise OSError("no more")
+            yield "text" if number == 301 and fails == "document" else document
+
+    def mapped(document: Any) -> Any:
+        if fails == "map" and document[0] == 302_000:
+            raise OSError("no more")
+        return document
+
+    data = from_stream(opened, lanes=1).map(mapped).pack(6, method=method)
+    with Dataloader(data, 1, num_workers=0, shard_index=0, shard_count=1).host_batches() as batches:
+        rows: list[Any] = []
+        with pytest.raises((OSError, LeafError), match=r"no more|row 301 is str"):
+            rows.extend(batches)
+    assert len(rows) >= 150 - 8
+    if method == "split":
+        assert len(rows) == 150
 
 
 def test_states_of_packed_lanes_of_a_dataset_are_a_few_integers() -> None:

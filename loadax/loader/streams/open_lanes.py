@@ -199,7 +199,7 @@ class OpenLanes:
             read = wanted[order]
         if order is not None or chosen is not None:
             out = None
-        if out is None and self.source.batched:
+        if out is None and not self.source.traits.reads_examples:
             out = self.opened.empty(len(read))
         items, lost, ended = self._read_lanes(located, tickets, read, consumed, out)
         if len(lost):

@@ -211,6 +211,29 @@ class BlockRows(Iterator[Tree]):
             next(self)
 
 
+@final
+class FilledRows(Iterator[Tree]):
+    """The rows of a lane that yields rows to be filled, one by one. Its state is that of the lane, if that has one.
+
+    Args:
+        items: What the lane yields.
+        filled: Returns the row of an item.
+    """
+
+    def __init__(self, items: Iterator[Any], filled: Callable[[Any], Tree]):
+        self._items: Any = items
+        self._filled = filled
+
+    def __next__(self) -> Tree:
+        return self._filled(next(self._items))
+
+    def get_state(self) -> Any:
+        return self._items.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._items.set_state(state)
+
+
 def block_rows(
     blocks: Iterator[Any],
     name: str,

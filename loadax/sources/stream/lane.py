@@ -18,7 +18,7 @@ from loadax.sources.stream.blocks import BlockPart, BlockSpec
 # Opens an iterable over the rows of a lane. Arguments: lane, number of lanes, epoch.
 OpenLane = Callable[[int, int, int], Any]
 
-# Share of a lane's time that asking it for its state may take. Resuming repeats the rows since the latest state.
+# Share of a run's time that asking all lanes for their states may take. Resuming repeats the rows since the latest one.
 _STATE_SHARE = 0.05
 
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
@@ -157,7 +157,7 @@ class Lane:
         if state is not None:  # which would stand for the first row of the epoch
             self.states.append(LaneState(self.row, self._epoch, self._first, state))
         ended = perf_counter()
-        self._state_due = ended + (ended - began) / _STATE_SHARE
+        self._state_due = ended + self._lanes * (ended - began) / _STATE_SHARE
 
     def close(self) -> None:
         """Drops the iterator, which may have files open. States remain."""

@@ -1,10 +1,10 @@
 """StreamSource: what has no random access, as a fixed number of lanes. `OpenStream`: its rows that one run has read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain, islice
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, V
 from loadax.sources.base import BaseSource, Traits, all_parts
 from loadax.sources.stream.blocks import (
     BlockSpec,
+    FilledRows,
     block_rows,
     join_parts,
     rows_of_block,
@@ -39,6 +40,9 @@ from loadax.sources.stream.lane import (
 
 # More rows than any run reads. Sums over the parts of a mixture still fit into int64.
 _ROWS = 1 << 55
+
+# Writes rows that lanes yield, each as one leaf, into an array for each leaf of their spec.
+Fill: TypeAlias = Callable[[Sequence[Any], Sequence[Array]], None]
 
 _STACKED_BYTES = 1 << 20
 # rows of lane 0, until one has no empty list
@@ -75,6 +79,8 @@ class StreamSource(BaseSource):
         below: Traits of the data that the lanes read.
         batched: Whether lanes yield blocks of rows.
         first: Stream of the same rows in another order, whose first row is read to infer the spec. None: this one.
+        fill: Writes rows that lanes yield, each as one leaf, into an array for each leaf of the spec, which is given.
+            None: lanes yield the rows themselves, or blocks.
     """
 
     def __init__(
@@ -86,15 +92,17 @@ class StreamSource(BaseSource):
         below: Traits = _NOTHING,
         batched: bool = False,
         first: "StreamSource | None" = None,
+        fill: Fill | None = None,
     ):
         self.open_lane = open_lane
         self.lanes = lanes
         self.batched = batched
+        self.fill = fill
         self._spec = normalise_spec(spec)
         self._first_of = first
         self.origin = origin
         self.traits = Traits(
-            reads_examples=not batched,
+            reads_examples=not batched and fill is None,
             owns_memory=True,
             concurrent_reads=below.concurrent_reads,
             num_maps=below.num_maps,
@@ -161,7 +169,7 @@ class StreamSource(BaseSource):
 
     def of_rows(self) -> "StreamSource":
         """The stream whose lanes yield rows one by one."""
-        if not self.batched:
+        if not self.batched and self.fill is None:
             return self
         return StreamSource(
             self._open_rows,
@@ -173,8 +181,23 @@ class StreamSource(BaseSource):
         )
 
     def _open_rows(self, number: int, lanes: int, epoch: int) -> Iterator[Any]:
-        blocks = open_rows(self.open_again, number, lanes, epoch)
-        return block_rows(blocks, f"lane {number}", state_methods(blocks))
+        opened = open_rows(self.open_again, number, lanes, epoch)
+        methods = state_methods(opened)
+        if self.fill is None:
+            return block_rows(opened, f"lane {number}", methods)
+        rows = FilledRows(opened, self.filled)
+        # a generator has no states
+        if methods is None:
+            return (row for row in rows)
+        return rows
+
+    def filled(self, item: Any) -> Tree:
+        """The row that a lane yields to be filled."""
+        assert self.fill is not None
+        specs, structure = self.flat_spec
+        out = [np.empty((1, *spec.shape), spec.dtype) for spec in specs]
+        self.fill([item], out)
+        return structure.build(leaf[0] for leaf in out)
 
     @cached_property
     def blocks(self) -> BlockSpec | None:
@@ -207,6 +230,8 @@ class StreamSource(BaseSource):
                     structure.build(leaf[index] for leaf in leaves)
                     for index in range(len(leaves[0]))
                 )
+            elif self.fill is not None:
+                yield self.filled(row)
             else:
                 yield row
 
@@ -360,10 +385,10 @@ class OpenStream(BaseSource):
             super().read_into(rows, boxes, out)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
-        """Stacks examples, or joins parts of blocks.
+        """Stacks examples, joins parts of blocks, or fills rows.
 
         Args:
-            items: The examples, or the parts.
+            items: The examples, the parts, or what lanes yield to be filled.
             rows: Numbers of the rows, int64[n].
             out: An array for each leaf, with n rows.
 
@@ -372,10 +397,11 @@ class OpenStream(BaseSource):
         """
         if self._stream.batched:
             join_parts(items, out)
-            return
-        stack_into(
-            items, *self._stream.flat_spec, _row_names(rows, self._stream.lanes), out
-        )
+        elif self._stream.fill is not None:
+            self._stream.fill(items, out)
+        else:
+            names = _row_names(rows, self._stream.lanes)
+            stack_into(items, *self._stream.flat_spec, names, out)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         found = self._find(visits.rows)
