@@ -644,14 +644,14 @@ def main() -> None:
         parser.error(f"there is no data {sorted(unknown)}; choose of {', '.join(DATA)}")
     root = options.folder / "data"
     names = options.data or list(DATA)
-    for folder in dict.fromkeys(DATA[name].folder for name in (list(DATA) if options.faults else names)):
-        if not (root / folder).exists():
-            part = root / f".{folder}"
+    for kind in dict.fromkeys(DATA[name].folder for name in (list(DATA) if options.faults else names)):
+        if not (root / kind).exists():
+            part = root / f".{kind}"
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-            _WRITERS[folder](part)
-            part.rename(root / folder)
-    found = {}
+            _WRITERS[kind](part)
+            part.rename(root / kind)
+    found: dict[str, Any] = {}
     with servers(root) as proxy:
         for latency in options.latency:
             print(f"\n{latency:.0f} ms, load {os.getloadavg()[0]:.1f}", flush=True)

@@ -178,18 +178,18 @@ def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
         finally:
             os._exit(code)
     end = time.monotonic() + limit
-    code = None
-    while code is None and time.monotonic() < end:
+    exited = None
+    while exited is None and time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            code = os.waitstatus_to_exitcode(status)
+            exited = os.waitstatus_to_exitcode(status)
         else:
             time.sleep(0.02)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    if code is None:
+    if exited is None:
         os.waitpid(child, 0)
-    return code
+    return exited
 
 
 def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tuple[dict[int, list[str]], int | None]:

@@ -491,6 +491,10 @@ def test_parts_of_a_stream_that_ends_are_refused_outside_of_a_run(door: str, rem
         with endless.host_batches() as batches:
             assert len(list(islice(batches, 30))) == 30
     # Also as it advises: one part alone, to its end.
-    for part, steps in enumerate([9, 5]):
-        alone = from_stream(lambda lane, lanes, part=part: open_lane(2 * part + lane, lanes), lanes=2)
+    for index, steps in enumerate([9, 5]):
+
+        def open_one(lane: int, lanes: int, index: int = index) -> Any:
+            return open_lane(2 * index + lane, lanes)
+
+        alone = from_stream(open_one, lanes=2)
         assert len(list(Dataloader(alone, 2, mesh=mesh, num_workers=0))) == steps
