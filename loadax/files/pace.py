@@ -13,10 +13,10 @@ _SHARE = 0.025
 _MEMORY = 1.0  # seconds for which answers are remembered
 _BELOW = 0.95  # of the rate that was answered, with which to go on after refusals
 _STEP = 0.25  # seconds between two growths of the rate
-_NEAR = 6
+_NEAR = 8
 # Growth beyond that rate in one step, which doubles with each, up to the greatest.
 _BEYOND = 0.005
-_FARTHEST = 0.25
+_FARTHEST = 0.1
 _HOLD = 0.05  # seconds in which nothing is sent after refusals, which double while all is refused
 _LONGEST = 1.0
 _SLOWEST = 4.0  # requests a second
@@ -51,9 +51,14 @@ class Pace:
         self._beyond = _BEYOND
         self._was_needed = False
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the server takes all that it is sent."""
+        return self.rate == inf
+
     def allows(self, now: float) -> bool:
         """Whether a request may be sent now."""
-        if self.rate == inf:
+        if self.is_free:
             return True
         self._grow(now)
         credit = self._credit + (now - self._credited) * self.rate

@@ -267,6 +267,7 @@ class Requests:
             if (
                 not entry.is_repeated
                 and delays.is_late(now - sent, entry.request.size)
+                and self._paces[entry.request.server].is_free
                 and delays.may_repeat()
             ):
                 entry.is_repeated = True
