@@ -163,7 +163,7 @@ def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
     """The exit code of a function in a child that is a fork of this process; None: it takes too long."""
     child = os.fork()
     if not child:
-        code = 1
+        result = 1
         try:
             # Its processes end with it: workers of a test that hangs would outlive it.
             os.setsid()
@@ -174,22 +174,22 @@ def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
             output = os.open(folder / "output.txt", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             for stream in range(3):
                 os.dup2(output, stream)
-            code = run()
+            result = run()
         finally:
-            os._exit(code)
+            os._exit(result)
     end = time.monotonic() + limit
-    exited = None
-    while exited is None and time.monotonic() < end:
+    code: int | None = None
+    while code is None and time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            exited = os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(status)
         else:
             time.sleep(0.02)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    if exited is None:
+    if code is None:
         os.waitpid(child, 0)
-    return exited
+    return code
 
 
 def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tuple[dict[int, list[str]], int | None]:

@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -342,6 +342,25 @@ def test_package_installed_from_a_folder_is_the_users(tmp_path: Path, monkeypatc
                 seen.append(present(script.fn))
     assert seen[0] != seen[1]
     assert seen[2] == seen[3]
+
+
+def test_loadax_and_the_standard_library_from_a_folder_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `pip install -e .` installs loadax from a clone."""
+    editable = SimpleNamespace(read_text=lambda _: '{"url": "file:///a", "dir_info": {}}')
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: editable)
+    from_folder = module._is_from_folder.__wrapped__
+    names = ["loadax", "json", "", "project"]
+    assert [from_folder(name) for name in names] == [False, False, False, True]
+
+
+def test_memory_mapped_array_counts_by_its_entries(tmp_path: Path) -> None:
+    def of(name: str, last: int) -> str:
+        np.array([1, 2, last], np.int16).tofile(tmp_path / name)
+        array = np.memmap(tmp_path / name, np.int16, "r")
+        return present(lambda row: array[row])
+
+    assert of("a", 3) == of("b", 3)
+    assert of("c", 4) != of("a", 3)
 
 
 @pytest.mark.parametrize(
