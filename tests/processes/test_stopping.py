@@ -142,7 +142,7 @@ def test_loop_leaves_no_worker_and_prints_nothing(
     end: Callable[[Dataloader], None], worker_type: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Also on threads: pytest makes an exception that nobody caught an error of the test."""
-    end(loader(worker_type=worker_type))
+    end(loader(worker_type=worker_type, num_workers=2))
     wait_for_the_end(collecting=True)
     assert capfd.readouterr() == ("", "")
 
