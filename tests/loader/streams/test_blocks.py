@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from loadax import Dataloader, Dataset, from_stream
 from loadax.errors import LeafError, SourceError
+from tests.limits import examples
 from tests.streams import row_of
 
 KEPT = Path(__file__).parents[2] / "kept" / "stream_blocks.json"
@@ -71,7 +72,6 @@ def batches_of(data: Dataset, start: Any = 0, most: int = 10**6, **options: Any)
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
 
 
-@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 5), st.sampled_from([0, 2]), st.sampled_from(["drop", "pad"]))
 def test_law_batches_are_those_of_the_rows(lengths: list[int], lanes: int, workers: int, remainder: Any) -> None:
     options: Any = {"num_workers": workers, "remainder": remainder}
@@ -79,7 +79,7 @@ def test_law_batches_are_those_of_the_rows(lengths: list[int], lanes: int, worke
     np.testing.assert_equal(given, batches_of(stream_of(lengths, lanes, batched=False), **options))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(40))
 @given(LENGTHS, st.integers(1, 5), st.booleans())
 def test_law_run_resumed_at_every_step_is_the_uninterrupted_one(lengths: list[int], lanes: int, stateful: bool) -> None:
     data = stream_of(lengths, lanes, stateful=stateful)

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from loadax import Dataloader, Dataset, from_arrays, from_huggingface, from_stream, mix
 from loadax.errors import ArgumentError
 from loadax.sources.stream.shuffled import ShuffledLane
+from tests.limits import examples
 from tests.streams import CountedLanes, row_of
 
 BATCH = 6
@@ -39,7 +40,6 @@ def stream_of(lengths: list[int], stateful: bool = True) -> Dataset:
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
-@settings(max_examples=40)
 @given(LENGTHS, st.integers(1, 50), st.booleans(), st.integers(-5, 5))
 def test_law_every_row_is_served_once_an_epoch(lengths: list[int], size: int, stateful: bool, seed: int) -> None:
     data = stream_of(lengths, stateful).shuffle(seed, buffer_size=size)
@@ -62,7 +62,7 @@ def check_resumes(data: Dataset, most: int = 60, epochs: int | None = 2) -> list
     return steps
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(40))
 @given(LENGTHS, st.integers(1, 50), st.booleans())
 def test_law_run_resumed_at_every_step_is_the_uninterrupted_one(lengths: list[int], size: int, stateful: bool) -> None:
     check_resumes(stream_of(lengths, stateful).shuffle(3, buffer_size=size))
@@ -70,7 +70,7 @@ def test_law_run_resumed_at_every_step_is_the_uninterrupted_one(lengths: list[in
 
 def test_resume_of_a_long_run_reads_its_buffer_again() -> None:
     """States of lanes are kept as long as rows behind them are in the buffer."""
-    given = CountedLanes([20_000], stateful=True)
+    given = CountedLanes([8_000], stateful=True)
     loader = loader_of(from_stream(given, 1).shuffle(0, buffer_size=200), num_workers=0)
     steps, states = [], []
     with loader.host_batches() as batches:
