@@ -174,7 +174,7 @@ def loader_options(
     """
     most, first = worker_counts(workers, dataset)
     if workers.remote is not None:
-        from loadax.work.tasks import checked_engine
+        from loadax.work.executors import checked_engine
 
         checked_engine(workers.remote, "remote")
         most, first = remote_counts(workers, place.keep_on_device)

@@ -18,7 +18,7 @@ from loadax.kept.parts import Arrays
 from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.row_index.scan import RowFunction, row_work, threads_for
-from loadax.work.tasks import index_engine
+from loadax.work.executors import index_engine
 
 
 @final

@@ -21,7 +21,7 @@ from loadax.kept.kept_pass import PassOptions, kept_pass
 from loadax.protocols import Engine
 from loadax.redaction import redact
 from loadax.sources.zarr.names import FINISHED
-from loadax.work.tasks import index_engine
+from loadax.work.executors import index_engine
 from loadax.writing.keys import keys_below
 from loadax.writing.layout import array_label
 from loadax.writing.parts import ahead, damage_of, reason

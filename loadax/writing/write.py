@@ -25,7 +25,7 @@ from loadax.sources.tokens.ragged import open_ragged
 from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.names import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
-from loadax.work.tasks import checked_engine
+from loadax.work.executors import checked_engine
 from loadax.writing.destination import Destination, Share
 from loadax.writing.layout import (
     Sizes,

@@ -40,5 +40,5 @@ def noting(index: Path, log: Path | None) -> Callable[[int], bool]:
 
 if __name__ == "__main__":
     engine, index, log, rows = sys.argv[1:]
-    tasks._SILENCE = SILENCE
+    tasks.POLICY = tasks.POLICY._replace(starting=SILENCE, silence=SILENCE)
     kept_rows(int(rows), Path(index), Path(log), executor=engine_maker(engine))

@@ -72,11 +72,14 @@ class Hung(Executor):
         return self.given[-1]
 
 
+def policy(monkeypatch: pytest.MonkeyPatch, **times: Any) -> None:
+    monkeypatch.setattr(engine, "POLICY", engine.POLICY._replace(**times))
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers have time for is short, so that no test waits for those that never answer."""
-    monkeypatch.setattr(engine, "_FIRST", 0.01)
-    monkeypatch.setattr(engine, "_LEAST", 0.05)
+    policy(monkeypatch, first=0.01, least=0.05)
     monkeypatch.setattr(engine, "_RETRY", 0.02)
     monkeypatch.setattr(engine, "_FORGOTTEN", 1.0)
 
@@ -84,8 +87,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     """Nothing is late."""
-    monkeypatch.setattr(engine, "_FIRST", HANG)
-    monkeypatch.setattr(engine, "_LEAST", HANG)
+    policy(monkeypatch, first=HANG, least=HANG)
 
 
 # Batches
@@ -229,7 +231,7 @@ def test_rows_are_read_here_while_workers_are_silent(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = Hung()
-    monkeypatch.setattr(engine, "_STARTING", 0.2)
+    policy(monkeypatch, starting=0.2)
     with (
         caplog.at_level(logging.INFO, "loadax"),
         closing(Dataloader(numbers(), BATCH, num_epochs=None, remote=hung, num_workers=2).iterate()) as batches,
@@ -354,7 +356,7 @@ def test_late_task_is_given_to_another_worker() -> None:
 
 def test_pool_that_starts_slowly_decodes_few_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tasks wait for its only worker, for longer than one takes that is not late."""
-    monkeypatch.setattr(engine, "_LEAST", 1.0)  # as it is
+    policy(monkeypatch, least=1.0)  # as it is
     started, log = threading.Event(), tmp_path / "log"
 
     class Cold(ThreadPoolExecutor):
@@ -385,7 +387,7 @@ def test_limits_of_masked_rows_are_checked_before_a_batch_is_handed_out(monkeypa
         count(*given)
 
     monkeypatch.setattr(MaskedRows, "count", slow)
-    monkeypatch.setattr(engine, "_STARTING", 0.0)
+    policy(monkeypatch, starting=0.001)
 
     def fails(row: int) -> Any:
         if 16 <= row < 32:

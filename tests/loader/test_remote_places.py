@@ -17,6 +17,7 @@ import pytest
 
 from loadax import Dataloader, Dataset, MaskErrors, from_source
 from loadax.errors import SourceError
+from loadax.loader.remote import engine
 from loadax.loader.remote.workers import options_for, ordered, worker_of, workers_of
 from tests.engines import DaskCluster, engine_maker
 from tests.limits import HANG, until
@@ -166,7 +167,7 @@ def test_masked_rows_that_follow_each_other_are_counted_as_such() -> None:
 
 
 def test_ctrl_c_while_workers_are_looked_for_shuts_down_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.loader.remote.engine._FIRST", HANG)
+    monkeypatch.setattr(engine, "POLICY", engine.POLICY._replace(first=HANG))
     made, asked, go, main = list[Placed](), threading.Event(), threading.Event(), threading.get_ident()
 
     class Slow(Placed):
@@ -252,8 +253,7 @@ def test_stall_names_the_worker_and_the_rows(
             time.sleep(0.01)
         return np.int32(row)
 
-    monkeypatch.setattr("loadax.loader.remote.engine._LEAST", 100.0)
-    monkeypatch.setattr("loadax.loader.remote.engine._FIRST", 100.0)
+    monkeypatch.setattr(engine, "POLICY", engine.POLICY._replace(first=100.0, least=100.0))
     loader = Dataloader(
         from_source(range(64)).map(waits, spec=np.int32(0)), 8, remote=dask, num_workers=2, stall_after=0.1
     )

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from loadax.core import patience
 from loadax.errors import ArgumentError, WorkerError
 from loadax.kept import kept_pass
-from loadax.work import tasks
+from loadax.work import dispatch, executors, tasks
 from loadax.work.tasks import TaskRun
 from loadax.work.worker import Raised
 
@@ -98,6 +98,7 @@ class World:
         self.engines: list[Engine] = []
         self.submitted: list[int] = []
         monkeypatch.setattr(tasks, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(dispatch, "perf_counter", lambda: self.now)
         monkeypatch.setattr(patience, "perf_counter", lambda: self.now)
         monkeypatch.setattr(tasks, "SimpleQueue", lambda: self)
 
@@ -373,15 +374,15 @@ def test_worker_without_loadax_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_objects_that_run_tasks_but_are_no_executors_are_refused_with_one_that_is() -> None:
     loky = joblib.externals.loky
     with pytest.raises(ArgumentError, match=r"executor=joblib\.externals\.loky\.get_reusable_executor") as error:
-        tasks.checked_engine(joblib.Parallel(n_jobs=2))
+        executors.checked_engine(joblib.Parallel(n_jobs=2))
     assert "Parallel(n_jobs=2) is not an executor" in str(error.value)
-    assert tasks.checked_engine(loky.get_reusable_executor) is loky.get_reusable_executor  # as it advises
+    assert executors.checked_engine(loky.get_reusable_executor) is loky.get_reusable_executor  # as it advises
     assert issubclass(loky.ProcessPoolExecutor, Executor)
     slurm = type("AutoExecutor", (), {"__module__": "submitit.auto.auto", "submit": len})()
     with pytest.raises(ArgumentError, match=r"executor=distributed\.Client\(SLURMCluster\(…\)\)\.get_executor\(\)"):
-        tasks.checked_engine(slurm)
+        executors.checked_engine(slurm)
     with pytest.raises(ArgumentError, match="a function without arguments that makes one"):
-        tasks.checked_engine(lambda workers: workers)
+        executors.checked_engine(lambda workers: workers)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
@@ -393,7 +394,7 @@ def test_pool_whose_main_script_is_no_file_is_refused_if_it_imports_it(
     monkeypatch.setitem(sys.modules, "__main__", main)
     with ProcessPoolExecutor(1, get_context(method)) as pool:
         if method == "fork":
-            assert tasks.open_engine(pool) is pool
+            assert executors.open_engine(pool) is pool
             return
         with pytest.raises(ArgumentError, match=r"remote= is a pool of spawned processes, .* <stdin>, that is no file"):
-            tasks.open_engine(lambda: pool, "remote")
+            executors.open_engine(lambda: pool, "remote")

@@ -3,8 +3,9 @@
 import hashlib
 import pickle
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from functools import partial
+from queue import SimpleQueue
 from threading import get_ident
 from time import perf_counter
 from typing import Any, final
@@ -23,16 +24,17 @@ from loadax.loader.assembly.assembler import (
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
-from loadax.loader.remote.engine import Answers, TaskEngine
+from loadax.loader.remote.engine import TaskEngine
 from loadax.loader.remote.task import Filled, Filler
 from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.protocols import Engine
 from loadax.reader import Reader
+from loadax.work.dispatch import Answers, Attempt
+from loadax.work.executors import check_import
 from loadax.work.payload import Payload, versions
 from loadax.work.pickling import unpickle_answer
 from loadax.work.remote_errors import unwrap
-from loadax.work.tasks import check_import
 from loadax.work.worker import Raised, Ready, Source, content_of
 
 # a worker has the next piece while the answer to the previous one is on its way
@@ -134,7 +136,7 @@ class _RemoteJob:
             ArgumentError: If workers can't import loadax, or have another version.
             Exception: Whatever the source or a map raised.
         """
-        answers = Answers()
+        answers: Answers = SimpleQueue()
         try:
             with self._executor.mark("loadax.remote"):
                 return self._run(piece, answers)
@@ -164,23 +166,24 @@ class _RemoteJob:
         )
         # Before any worker has answered, a task has no piece: workers that take seconds to start would fill one that
         # was read here meanwhile.
-        first = arguments if tasks.is_reached() else ()
-        began = perf_counter()
-        waits = self._give_out(answers, (source, *first), worker)
-        while waits:
-            result = _result(tasks.next(answers, began, tries))
+        first = arguments if tasks.is_reached else ()
+        given = self._give_out(answers, (source, *first), worker)
+        while given is not None:
+            answered = tasks.next(answers, given, tries)
+            result = _result(answered)
             if result is None:  # it is late, or was lost
                 tries += 1
-                began = perf_counter()
-                waits = tries <= _TRIES and self._give_out(
-                    answers, (source, *arguments)
-                )
-                again += waits
+                given = None
+                if tries <= _TRIES:
+                    given = self._give_out(answers, (source, *arguments))
+                if given is not None:
+                    again += 1
             elif isinstance(result, Filled):
+                assert answered is not None
+                tasks.filled(answered)
                 return self._take(piece, result)._replace(given_again=again)
             elif isinstance(result, Ready):
-                began = perf_counter()
-                waits = self._give_out(answers, (source, *arguments), worker)
+                given = self._give_out(answers, (source, *arguments), worker)
             elif isinstance(result, Raised):
                 raise unwrap(result.error, "a worker of remote=")
             elif (
@@ -189,12 +192,13 @@ class _RemoteJob:
                 if result.module is not None:
                     self._shared_reader.package.add_module(result.module, payload)
                     payload, source = self._known()
-                # once: a piece is late too if each worker is killed before it has the recipe
-                if not lacking:
-                    began = perf_counter()
-                    lacking = True
                 sent = source._replace(content=content_of(payload))
-                waits = self._give_out(answers, (sent, *arguments), worker)
+                began = given.began
+                given = self._give_out(answers, (sent, *arguments), worker)
+                # once: a piece is late too if each worker is killed before it has the recipe
+                if lacking and given is not None:
+                    given.overtaken = began
+                lacking = True
         with tasks.here(piece.first):  # workers may answer while others are read here
             while not answers.empty():
                 if isinstance(result := _result(answers.get()), Filled):
@@ -218,16 +222,17 @@ class _RemoteJob:
 
     def _give_out(
         self, answers: Answers, arguments: Sequence[Any], worker: str | None = None
-    ) -> bool:
-        if (
-            name := self._executor.tasks.submit(answers, arguments, worker)
-        ) is not None:
+    ) -> Attempt | None:
+        tasks = self._executor.tasks
+        given = tasks.submit(answers, arguments, worker)
+        if given is not None:
+            name = tasks.name_of(given.order)
             if worker is None:
                 text = f"{name} of remote="
             else:
                 text = f"{name} for {worker}"
-            self._executor.serving[get_ident()] = text, perf_counter()
-        return name is not None
+            self._executor.serving[get_ident()] = text, given.began
+        return given
 
     def _known(self) -> tuple[Payload, Source]:
         """The payload of the readers, and its source, without its content."""
@@ -268,14 +273,14 @@ class _RemoteJob:
         )
 
 
-def _result(future: Future[Any] | None) -> Any:
+def _result(answered: Attempt | None) -> Any:
     """The result of a task; None: it is late, or the executor has lost it.
 
     Raises:
         ArgumentError: If the worker can't import loadax.
     """
     try:
-        return future and future.result()
+        return answered and answered.future.result()
     except (Exception, CancelledError) as error:  # noqa: BLE001 - each engine has its own
         check_import(error, "remote=", "remote")
         return None
