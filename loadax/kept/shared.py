@@ -7,7 +7,6 @@ waits for it then. A pass may take as long as it likes.
 
 import atexit
 import hashlib
-import importlib
 import json
 import os
 import secrets
@@ -21,6 +20,7 @@ from itertools import count
 from math import inf
 from pathlib import Path
 from time import sleep
+from types import ModuleType
 from typing import Any, final
 
 from loadax.core.distributed import this_process
@@ -261,9 +261,11 @@ def run_store() -> Any:
     return _key_values().key_value_store()
 
 
-def _key_values() -> Any:
-    # By name, because sources never import JAX; a run of several processes has.
-    return importlib.import_module("loadax.sharding.key_value")
+def _key_values() -> ModuleType:
+    # Here, since this room never imports JAX; a run of several processes has. `pyproject.toml` names this arrow.
+    from loadax.sharding import key_value
+
+    return key_value
 
 
 @cache
