@@ -25,6 +25,7 @@ from loadax.plan.batches import Remainder
 from loadax.plan.steps import Steps
 from loadax.protocols import Array, ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
+from loadax.work.capacity import Capacity
 
 # Builds a batch from its placed leaves, without waiting for them.
 Finish: TypeAlias = Callable[[list[Any]], Tree]
@@ -198,26 +199,15 @@ class LoadedJob(Protocol):
 
 
 class PieceExecutor(Protocol):
-    """Reads pieces. Jobs may overlap: an old one is still in use when batches of another shape begin.
+    """Reads pieces. Jobs may overlap: an old one is still in use when batches of another shape begin."""
 
-    Args:
-        worker_type: Kind of the workers, "thread", "process" or "remote".
-        piece_seconds: CPU seconds that a piece should take, if pieces are read outside this process, with more
-            overhead but without this process's GIL. 0: in this process.
-        workers: Largest number of workers.
-        concurrency: Threads of this process that keep all workers busy; 0: the consumer's thread does all the work.
-        first: Threads that keep the initial workers busy.
-        settling: Seconds until a new worker runs at full speed.
-        closed: Whether `close` was called.
-    """
+    @property
+    def capacity(self) -> Capacity:
+        """Its workers."""
 
-    worker_type: str
-    piece_seconds: float
-    workers: int
-    concurrency: int
-    first: int
-    settling: float
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
 
     def load(
         self,

@@ -266,8 +266,9 @@ class Stretch:
                 make, target.shard(like), like, executor, streams, target.shard
             )
             # Later stretches keep its result.
+            capacity = executor.capacity
             tuner = WorkerAutotuner(
-                executor.first, executor.concurrency, executor.settling
+                capacity.first, capacity.concurrency, capacity.settling
             )
             self.autotuner: WorkerAutotuner = (
                 tuner if before is None else before.autotuner
@@ -301,7 +302,7 @@ class Stretch:
         """Waits for the next step of the run, as `PrefetchScheduler.next_batch`."""
         wait = self.scheduler.next_batch
         # Without workers, this thread reads, perhaps in another context than that of `iter(loader)`.
-        if self.executor.concurrency:
+        if self.executor.capacity.concurrency:
             step, batch, host = wait()
         else:
             step, batch, host = self.caller.run(wait)

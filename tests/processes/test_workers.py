@@ -590,7 +590,7 @@ def test_memory_is_freed_when_no_batch_is_held() -> None:
 
 def test_waiting_for_closed_workers_raises() -> None:
     group = process_pool.ProcessPool(1)
-    for _ in range(group.concurrency):
+    for _ in range(group.capacity.concurrency):
         group._next_worker()  # now its hand is full
     refused = []
 
@@ -635,4 +635,4 @@ def _all_there(batches: DataIterator) -> bool:
     """Whether all workers are started, and have answered all that they were asked."""
     pool = batches._stretch.executor
     assert isinstance(pool, process_pool.ProcessPool)
-    return len(pool._handles) == pool.workers and not any(handle.pending for handle in pool._handles)
+    return len(pool._handles) == pool.capacity.workers and not any(handle.pending for handle in pool._handles)

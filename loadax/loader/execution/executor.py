@@ -13,6 +13,7 @@ from loadax.loader.metrics.stats import Timing
 from loadax.loader.options import LoaderOptions
 from loadax.loader.slots import LoadedJob, PieceExecutor
 from loadax.reader import Reader
+from loadax.work.capacity import Capacity
 
 
 def open_executor(options: LoaderOptions) -> PieceExecutor:
@@ -49,14 +50,10 @@ class ThreadExecutor:
         first: Initial number of threads.
     """
 
-    worker_type = "thread"
-    settling = 0.0
-    piece_seconds = 0.0
     closed = False
 
     def __init__(self, workers: int = 0, first: int = 0):
-        self.workers = self.concurrency = workers
-        self.first = first
+        self.capacity = Capacity("thread", workers, workers, first)
 
     def load(
         self,

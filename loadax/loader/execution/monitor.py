@@ -38,21 +38,21 @@ class RunMonitor:
         autotuner: WorkerAutotuner | None = None,
         earlier: "RunMonitor | None" = None,
     ):
-        executor = producer.executor
+        capacity = producer.executor.capacity
         # Reentrant: garbage collection under the lock may close this scheduler. One lock per scheduler: a Ctrl-C may
         # leave it held.
         self.lock = threading.RLock()
         self.autotuner = autotuner or WorkerAutotuner(
-            executor.concurrency, executor.concurrency
+            capacity.concurrency, capacity.concurrency
         )
         self.pace = ConsumerPace(producer.to_accelerator)
         self.piece_sizes = PieceSizes(
             producer.rows_per_step,
-            executor.concurrency,
-            executor.piece_seconds,
+            capacity.concurrency,
+            capacity.piece_seconds,
             producer.places,
         )
-        self._concurrency = executor.concurrency
+        self._concurrency = capacity.concurrency
         self._first = first
         if earlier is None:
             self._earlier = Stats()
@@ -63,8 +63,8 @@ class RunMonitor:
         )
         self._blank = Stats(
             probed=producer.probed,
-            workers=executor.workers,
-            worker_type=executor.worker_type,
+            workers=capacity.workers,
+            worker_type=capacity.worker_type,
             prefetch=options.prefetch,
             prefetch_bytes=options.prefetch_bytes,
         )

@@ -161,7 +161,7 @@ class BatchProducer:
         self.executor = executor
         # Number of workers that pieces are placed on; 0 if masked rows are counted, which follow each other there.
         self.places: Callable[[], int] = (
-            executor.places if options.masking is None else int
+            executor.places if options.masking is None else _no_places
         )
         self.end = end
         self._local = plan.local
@@ -370,3 +370,7 @@ class BatchProducer:
         return self._host.structure.build(
             map(np.array, leaves) if self._placers else leaves
         )
+
+
+def _no_places() -> int:
+    return 0

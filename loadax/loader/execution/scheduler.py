@@ -92,7 +92,7 @@ class PrefetchScheduler:
     ):
         # None once this is closed: a producer references buffers and, with worker processes, a copy of the data.
         self._producer: StepProducer | None = producer
-        self._workers = producer.executor.concurrency
+        self._workers = producer.executor.capacity.concurrency
         self._bytes_per_step = producer.bytes_per_step
         # next step to open, and the end
         self._next = first
@@ -106,7 +106,7 @@ class PrefetchScheduler:
         self._autotuner = self._monitor.autotuner
         self._piece_sizes = self._monitor.piece_sizes
         # Number of threads whose workers are started: a new executor starts its first ones by itself.
-        self._prepared = min(self._autotuner.size, producer.executor.first)
+        self._prepared = min(self._autotuner.size, producer.executor.capacity.first)
         self._groups: deque[StepGroup] = deque()
         self._ready: deque[tuple[int, Tree, Tree]] = deque()
         self._placing = False

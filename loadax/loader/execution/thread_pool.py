@@ -38,7 +38,7 @@ class ThreadPool:
                 name=f"{_NAME}{index}",
                 daemon=True,
             )
-            for index in range(executor.concurrency)
+            for index in range(executor.capacity.concurrency)
         ]
 
     def start(self) -> None:

@@ -30,6 +30,7 @@ from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.protocols import Engine
 from loadax.reader import Reader
+from loadax.work.capacity import Capacity
 from loadax.work.dispatch import Answers, Attempt
 from loadax.work.executors import check_import
 from loadax.work.payload import Payload, versions
@@ -39,6 +40,9 @@ from loadax.work.worker import Raised, Ready, Source, content_of
 
 # a worker has the next piece while the answer to the previous one is on its way
 _TASKS_PER_WORKER = 2
+# each piece costs a scheduler, this process and the worker some milliseconds
+_PIECE_SECONDS = 0.2
+_SETTLING = 0.6  # seconds
 _TRIES = 2  # times that a piece is given out, before it is filled here
 
 
@@ -56,18 +60,18 @@ class RemoteExecutor:
         Exception: Whatever making the executor raises.
     """
 
-    worker_type = "remote"
-    # each costs a scheduler, this process and the worker some milliseconds
-    piece_seconds = 0.2
-    settling = 0.6
-
     def __init__(
         self, engine: Engine, workers: int, first: int, mark: Mark = unmarked
     ):
-        self.workers = workers
-        self.concurrency = _TASKS_PER_WORKER * workers
-        self.first = _TASKS_PER_WORKER * first
-        self.tasks = TaskEngine(engine, self.first)
+        self.capacity = Capacity(
+            worker_type="remote",
+            workers=workers,
+            concurrency=_TASKS_PER_WORKER * workers,
+            first=_TASKS_PER_WORKER * first,
+            piece_seconds=_PIECE_SECONDS,
+            settling=_SETTLING,
+        )
+        self.tasks = TaskEngine(engine, self.capacity.first)
         self.mark = mark
         self.closed = False
         # By thread: the task that it waits for and its worker, as text, and since when.
@@ -94,7 +98,7 @@ class RemoteExecutor:
         )
 
     def places(self) -> int:
-        return min(self.workers, len(self.tasks.workers))
+        return min(self.capacity.workers, len(self.tasks.workers))
 
     def close(self) -> None:
         """Cancels all tasks. Idempotent and thread-safe."""
@@ -160,7 +164,7 @@ class _RemoteJob:
         ]
         (payload, source), tries, again, lacking = self._known(), 1, 0, False
         worker = worker_of(
-            ordered(tasks.workers, source.digest, self._executor.workers),
+            ordered(tasks.workers, source.digest, self._executor.capacity.workers),
             piece.low,
             layout.rows,
         )

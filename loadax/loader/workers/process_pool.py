@@ -19,12 +19,14 @@ from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, LatestReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
 from loadax.reader import Reader
+from loadax.work.capacity import Capacity
 from loadax.work.payload import refuse_while_unpacking
 from loadax.work.pickling import unpickle_answer
 
 # seconds that all workers together have to exit before they are killed
 _CLOSE_TIMEOUT = 1.0
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails
+_PIECE_SECONDS = 0.012  # each piece costs the training process 0.25 ms
 _SETTLING = 0.6  # seconds until a new worker process has started and loaded its job
 # pieces per worker: it starts the next one while the answer to the previous one is delivered
 _PIECES_PER_WORKER = 2
@@ -45,21 +47,22 @@ class ProcessPool:
         WorkerError: If no interpreter can be started, or this is a worker process that unpickles its data.
     """
 
-    worker_type = "process"
-    settling = _SETTLING
-    piece_seconds = 0.012  # each piece costs the training process 0.25 ms
-
     def __init__(self, workers: int, first: int | None = None, mark: Mark = unmarked):
         refuse_while_unpacking()
         self._mark = mark
         self._free = threading.Condition()  # notified if a worker may accept a piece
         self.closed = False
-        self.workers = workers
-        self.concurrency = _PIECES_PER_WORKER * workers
         self._wanted = self._started = (
             workers if first is None else min(first, workers)
         )
-        self.first = _PIECES_PER_WORKER * self._started
+        self.capacity = Capacity(
+            worker_type="process",
+            workers=workers,
+            concurrency=_PIECES_PER_WORKER * workers,
+            first=_PIECES_PER_WORKER * self._started,
+            piece_seconds=_PIECE_SECONDS,
+            settling=_SETTLING,
+        )
         self._handles: list[WorkerHandle] = []
         # worker that reads for a thread, by the thread's identifier
         self._serving: dict[int, WorkerHandle] = {}
@@ -136,7 +139,7 @@ class ProcessPool:
         while not self.closed:
             with self._free:
                 if self._wanted >= min(
-                    self.workers, -(-threads // _PIECES_PER_WORKER)
+                    self.capacity.workers, -(-threads // _PIECES_PER_WORKER)
                 ):
                     return
                 self._wanted += 1
@@ -190,7 +193,7 @@ class ProcessPool:
                 "num_workers=0, or use fewer workers if memory is short"
             ) from None
         # All initial workers may die at once. Of their replacements, no more than the retries of a piece.
-        if when == "starting" and times == self.workers + _MAX_RETRIES:
+        if when == "starting" and times == self.capacity.workers + _MAX_RETRIES:
             raise WorkerError(
                 f"{times} worker processes ended before they had loaded the data; "
                 f"the last one {died}. Their output on stderr may say why; or use "

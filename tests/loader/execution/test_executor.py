@@ -21,6 +21,7 @@ from loadax.loader.metrics.stats import Timing, total
 from loadax.loader.options import LoaderOptions
 from loadax.loader.slots import LoadedJob, PieceExecutor
 from loadax.reader import Reader
+from loadax.work.capacity import Capacity
 from tests.limits import until
 from tests.loader.oracle import arrays
 
@@ -28,7 +29,7 @@ from tests.loader.oracle import arrays
 class Elsewhere:
     """An executor of another kind: pieces are handed to threads of its own, on three of which they are placed."""
 
-    worker_type, piece_seconds, workers, concurrency, first, settling, closed = "thread", 0.012, 2, 4, 4, 0.0, False
+    capacity, closed = Capacity("thread", 2, 4, 4, piece_seconds=0.012), False
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(2)
@@ -111,7 +112,7 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
                     np.testing.assert_array_equal(leaf, wanted)
         stats = monitor.stats()
     assert (stats.steps, stats.rows, monitor.step) == (len(loader), 16 * len(loader), len(loader))
-    assert (stats.workers, stats.at_work) == (executor.workers, executor.workers)
+    assert (stats.workers, stats.at_work) == (executor.capacity.workers, executor.capacity.workers)
     stages = [bar.stage for _, bar in monitor.timeline().kept]
     assert stages.count("place") == stages.count("waiting") == len(loader)
 
@@ -175,4 +176,4 @@ def test_a_monitor_goes_on_from_an_earlier_one() -> None:
 def test_processes_are_started_only_where_they_have_work(options: LoaderOptions, kind: type) -> None:
     with closing(open_executor(options)) as executor:
         assert isinstance(executor, kind)
-        assert (executor.workers, executor.first) == (options.num_workers, options.first_workers)
+        assert (executor.capacity.workers, executor.capacity.first) == (options.num_workers, options.first_workers)

@@ -193,7 +193,7 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
 def test_a_loader_with_worker_processes_has_their_target(
     target: float, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.loader.workers.process_pool.ProcessPool.piece_seconds", target)
+    monkeypatch.setattr("loadax.loader.workers.process_pool._PIECE_SECONDS", target)
     monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1 / target)
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
