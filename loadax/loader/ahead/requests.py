@@ -68,7 +68,7 @@ class StepRequests:
                 return
             held = self._held()
             if self._next < stop:
-                self._request(stop, self._budget - held, _MOST_REQUESTS)
+                self._request(stop, stop, self._budget - held, _MOST_REQUESTS)
                 held = self._held()
             waits = sum(ahead.waits for ahead in self._aheads.values())
             if waits > self._waits:
@@ -79,7 +79,7 @@ class StepRequests:
                 unanswered = sum(ahead.unanswered for ahead in self._aheads.values())
                 if unanswered < _MOST_REQUESTS / 2:
                     room = self._window - held
-                    self._request(self._end, room, _MOST_REQUESTS - unanswered)
+                    self._request(stop, self._end, room, _MOST_REQUESTS - unanswered)
         finally:
             self._lock.release()
 
@@ -109,39 +109,42 @@ class StepRequests:
     def _held(self) -> int:
         return sum(ahead.held for ahead in self._aheads.values())
 
-    def _request(self, stop: int, room: int, most: int) -> None:
-        """Requests steps before `stop`, of at most `room` bytes and `most` ranges.
+    def _request(self, now: int, stop: int, room: int, most: int) -> None:
+        """Requests steps before `stop`, of at most `room` bytes and about `most` ranges.
 
-        A step that is too large for the budget is requested if it is alone, and else left to those who read it.
+        A step that is too large for the budget is requested if it is alone. If not, it waits, or is left to those who
+        read it, if it is before `now`.
         """
         for ahead in self._aheads.values():
             ahead.mark()
-        is_now = stop < self._end
         by_reader: dict[tuple[RemoteRanges, bool], list[tuple[int, Any]]] = {}
-        while self._next < min(stop, self._end) and most > 0:
-            wanted = self._wanted(self._next)
+        step = self._next
+        while step < min(stop, self._end) and (step < now or most > 0):
+            wanted = self._wanted(step)
             size = sum(
                 part.stop - part.start for each in wanted for part in each.ranges
             )
             if size > room:
                 is_alone = not by_reader and not self._held()
-                if not is_alone and not is_now:
+                if not is_alone and step >= now:
                     break
                 if not is_alone or size > _PART_OF_PREFETCH * self._budget:
                     wanted = []
                     size = 0
             for each in wanted:
                 by_reader.setdefault((each.reader, each.once), []).append(
-                    (self._next, each.ranges)
+                    (step, each.ranges)
                 )
                 most -= len(each.ranges)
             room -= size
-            self._unread[self._next] = self._rows_per_step
-            self._next += 1
+            self._unread[step] = self._rows_per_step
+            step += 1
         for (reader, once), steps in by_reader.items():
             if reader not in self._aheads:
                 self._aheads[reader] = reader.open_ahead()
             self._aheads[reader].start(steps, once, self._window)
+        # Only now: whoever reads these steps may look for their bytes.
+        self._next = step
 
     def _wanted(self, step: int) -> Sequence[Wanted]:
         try:
