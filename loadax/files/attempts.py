@@ -93,9 +93,9 @@ def _pauses(error: Exception) -> tuple[float, ...]:
     return _PAUSES[:1]
 
 
-def has_timed_out(error: Exception) -> bool:
+def has_timed_out(message: str) -> bool:
     """Whether a message says that there was no answer in time."""
-    return _TIMED_OUT.search(str(error)) is not None
+    return _TIMED_OUT.search(message) is not None
 
 
 def _status(error: Exception) -> str:

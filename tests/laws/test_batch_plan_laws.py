@@ -30,8 +30,8 @@ def orders(choose: st.DrawFn) -> tuple[Order, int]:
         if kind == "shuffle":
             order = Shuffled(order, choose(SMALL))
         elif kind == "blocks":
-            numbers = [choose(SMALL) for _ in range(4)]
-            order = BlockShuffled(order, *numbers, pinned=choose(st.booleans()))
+            seed, block, window, lanes = (choose(SMALL) for _ in range(4))
+            order = BlockShuffled(order, seed, block, window, lanes, choose(st.booleans()))
         elif kind == "whole slice":
             order = Sliced(order, 0, 1, order.size)
         elif times < 4:

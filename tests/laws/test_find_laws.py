@@ -61,8 +61,8 @@ def orders(choose: st.DrawFn, depth: int = 2) -> tuple[Order, int]:
         if verb == "shuffle":
             order = Shuffled(order, choose(SMALL))
         elif verb == "blocks":
-            numbers = [choose(SMALL) for _ in range(4)]
-            order = BlockShuffled(order, *numbers, pinned=choose(st.booleans()))
+            seed, block, window, lanes = (choose(SMALL) for _ in range(4))
+            order = BlockShuffled(order, seed, block, window, lanes, choose(st.booleans()))
         elif verb == "slice":
             start, stop = sorted((choose(st.integers(0, order.size)), choose(st.integers(0, order.size))))
             chosen = range(start, stop)[:: choose(st.sampled_from([1, 1, 2, 3, -1, -2]))]

@@ -228,7 +228,8 @@ def test_refused_arguments() -> None:
         ArgumentError, match=r"shuffle\(\) of a stream needs buffer_size=.*: data.shuffle\(seed=5, buff"
     ):
         stream.shuffle(5)
-    for options in ({"block": 8}, {"window": 2}, {"lanes": 4}):
+    others: list[dict[str, Any]] = [{"block": 8}, {"window": 2}, {"lanes": 4}, {"pinned": True}]
+    for options in others:
         with pytest.raises(ArgumentError, match=r"is for a dataset with random access; .* in a buffer; leave it out$"):
             stream.shuffle(0, buffer_size=8, **options)
     with pytest.raises(ArgumentError, match="buffer_size=0: pass 1 or more"):
