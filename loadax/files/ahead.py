@@ -170,10 +170,12 @@ class Ahead:
                 for step, each in needed
                 for part in self._file(each).missing(each)
             ]
-            if not missing:
-                gap = 0
-            else:
-                gap = self._remote.gap(missing[0].range.location)
+            # All gaps together must fit into the window: what is held is bounded.
+            room = window - self.held - sum(_size(each.range) for each in missing)
+            gap = 0
+            if missing:
+                measured = self._remote.gap(missing[0].range.location)
+                gap = min(measured, max(0, room) // len(missing))
             requests = sorted(
                 self._joined(missing, most, gap), key=lambda each: each.step
             )

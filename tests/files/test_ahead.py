@@ -32,6 +32,9 @@ class Store:
     sent: int = SIZE
     """Bytes of each file that the server has."""
 
+    def gap(self, _: str) -> int:
+        return 16 << 10
+
     def begin(self, ranges: Sequence[ByteRange], urgent: bool) -> list["Future[Any]"]:
         assert not urgent
         futures = [Future[Any]() for _ in ranges]
@@ -56,7 +59,7 @@ class Store:
         wait(futures, HANG)
         return [future.result() for future in futures]
 
-    def read(self, ranges: Sequence[ByteRange]) -> tuple[list[bytes], dict[str, FileInfo]]:
+    def read(self, ranges: Sequence[ByteRange], **_: Any) -> tuple[list[bytes], dict[str, FileInfo]]:
         self.direct += ranges
         return [content(each) for each in ranges], {}
 

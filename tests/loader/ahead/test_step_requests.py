@@ -26,6 +26,7 @@ from loadax.files import ahead as requested_ahead
 from loadax.files.ahead import Ahead
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.remote import RemoteFiles
+from loadax.files.requests import Requests
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.ranges import RangeServer, parse_range
 
@@ -139,10 +140,11 @@ def test_batches_of_any_chain_are_those_of_local_files(
 def test_no_byte_is_requested_twice_in_an_epoch(
     kind: str, shuffled: bool, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Gaps that are read with their neighbours may be requested again when their own rows come.
-    monkeypatch.setattr(requested_ahead, "_GAP", 0)
+    # Late requests are sent again, and gaps that were read with their neighbours when their own rows come.
+    monkeypatch.setattr(RemoteFiles, "gap", lambda *_: 0)
     monkeypatch.setattr(requested_ahead, "NEAR", 0)
     monkeypatch.setattr("loadax.files.remote_stream.NEAR", 0)
+    monkeypatch.setattr(Requests, "_repeat_late", lambda *_: None)
     data = KINDS[kind](proxy.url)
     if shuffled:
         data = data.shuffle(0)
@@ -170,11 +172,12 @@ def test_what_is_held_stays_within_the_budget_and_is_freed(
         held.append((self, self.held))
 
     monkeypatch.setattr(Ahead, "start", noted)
+    monkeypatch.setattr(RemoteFiles, "gap", lambda *_: 1 << 20)
     prefetch_bytes = 40_000
     for _ in Dataloader(KINDS[kind](server.url).shuffle(1), 8, prefetch_bytes=prefetch_bytes).host_batches():
         pass
-    # Ranges nearby are joined, and a step of row groups may be larger than the budget if it is alone.
-    most = prefetch_bytes / 4 + 8 * requested_ahead._GAP
+    # Between the ranges of two steps, small gaps are requested too.
+    most = prefetch_bytes / 4 + 8 * requested_ahead.NEAR
     assert 0 < max(size for _, size in held) <= most
     assert {ahead.held for ahead, _ in held} == {0}
 
@@ -190,7 +193,7 @@ def test_nothing_is_under_way_after_the_run(how: str, proxy: FaultProxy, monkeyp
 
     loader = Dataloader(KINDS["npy"](proxy.url).shuffle(0), 8, num_epochs=None)
     batches = iter(loader)
-    monkeypatch.setattr(requested_ahead, "_GAP", 0)
+    monkeypatch.setattr(RemoteFiles, "gap", lambda *_: 0)
     monkeypatch.setattr(RemoteFiles, "begin", noted)
     proxy.add(Fault("delay", seconds=0.05))
     next(batches)
