@@ -24,7 +24,7 @@ from loadax import Dataloader, Dataset
 from loadax.errors import ArgumentError
 from loadax.files import ahead as requested_ahead
 from loadax.files.ahead import Ahead
-from loadax.files.byte_ranges import ByteRange
+from loadax.files.byte_ranges import NEAR, ByteRange
 from loadax.files.remote import RemoteFiles
 from loadax.files.requests import Requests
 from tests.servers.faults import Fault, FaultProxy
@@ -123,7 +123,12 @@ def test_batches_of_any_chain_are_those_of_local_files(
 ) -> None:
     taken = []
     take = Ahead.take
-    monkeypatch.setattr(Ahead, "take", lambda self, ranges: taken.append(take(self, ranges)) or taken[-1])
+
+    def noted(self: Ahead, ranges: Sequence[ByteRange]) -> Any:
+        taken.append(take(self, ranges))
+        return taken[-1]
+
+    monkeypatch.setattr(Ahead, "take", noted)
     batch = 16
     local = Dataloader(chains(kind, seed, str(folder)), batch, remainder="pad", num_epochs=2)
     remote = Dataloader(chains(kind, seed, server.url), batch, remainder="pad", num_epochs=2)
@@ -177,7 +182,7 @@ def test_what_is_held_stays_within_the_budget_and_is_freed(
     for _ in Dataloader(KINDS[kind](server.url).shuffle(1), 8, prefetch_bytes=prefetch_bytes).host_batches():
         pass
     # Between the ranges of two steps, small gaps are requested too.
-    most = prefetch_bytes / 4 + 8 * requested_ahead.NEAR
+    most = prefetch_bytes / 4 + 8 * NEAR
     assert 0 < max(size for _, size in held) <= most
     assert {ahead.held for ahead, _ in held} == {0}
 
