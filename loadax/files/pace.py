@@ -13,7 +13,7 @@ _SHARE = 0.025
 _MEMORY = 1.0  # seconds for which answers are remembered
 _BELOW = 0.95  # of the rate that was answered, with which to go on after refusals
 _STEP = 0.25  # seconds between two growths of the rate
-_NEAR = 8
+_NEAR = 8  # each growth goes this part of the way back to the rate that was refused
 # Growth beyond that rate in one step, which doubles with each, up to the greatest.
 _BEYOND = 0.005
 _FARTHEST = 0.1

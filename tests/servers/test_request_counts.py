@@ -29,7 +29,7 @@ def test_a_hundred_shards(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultPr
     block = np.random.default_rng(0).permutation(400)[:64] + len(data) // 2  # 100 KB of one file
     s3_proxy.clear()
     np.testing.assert_array_equal(data.read(block)["tokens"], tokens.reshape(-1, 128)[block])
-    assert len(s3_proxy.log) == 1
+    assert len(s3_proxy.log) <= 8  # gaps of a few KB are read, if the requests before were as slow as small ones are
     # Named one by one, and of a format that does not say its length: still one request each, and one to tell the first
     # file from a folder. Each file is looked at, since it may have a header.
     files = sorted(tmp_path.iterdir())[:10]
