@@ -11,6 +11,7 @@ from tests.servers.s3 import S3Server
 pytest_plugins = ["tests.servers.fixtures"]
 
 SHARDS, TOKENS = 100, 1 << 19  # of 2 bytes: 1 MB a shard
+AGAIN = 4  # late requests that may be sent a second time
 
 
 def test_a_hundred_shards(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str) -> None:
@@ -20,12 +21,12 @@ def test_a_hundred_shards(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultPr
         np.save(tmp_path / f"{shard:03}.npy", values)
     s3_server.upload(tmp_path, bucket, "shards/")
     data = loadax.from_tokens(f"s3://{bucket}/shards/", 127, stride=128)
-    assert len(s3_proxy.log) == 1 + SHARDS
+    assert 1 + SHARDS <= len(s3_proxy.log) <= 1 + SHARDS + AGAIN
     rows = np.random.default_rng(0).integers(0, len(data), 64)
     expected = tokens.reshape(-1, 128)[rows]
     s3_proxy.clear()
     np.testing.assert_array_equal(data.read(rows)["tokens"], expected)
-    assert len(s3_proxy.log) <= 64
+    assert len(s3_proxy.log) <= 64 + AGAIN
     block = np.random.default_rng(0).permutation(400)[:64] + len(data) // 2  # 100 KB of one file
     s3_proxy.clear()
     np.testing.assert_array_equal(data.read(block)["tokens"], tokens.reshape(-1, 128)[block])
@@ -40,7 +41,7 @@ def test_a_hundred_shards(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultPr
     s3_proxy.clear()
     urls = [f"s3://{bucket}/flat/{path.stem}.bin" for path in files]
     assert len(loadax.from_tokens(urls, 127, dtype="uint16")) > 0
-    assert len(s3_proxy.log) == 1 + len(files)
+    assert 1 + len(files) <= len(s3_proxy.log) <= 1 + len(files) + AGAIN
     s3_proxy.clear()
     assert len(loadax.from_tokens(f"s3://{bucket}/flat/*.bin", 127, dtype="uint16")) > 0
-    assert len(s3_proxy.log) == 1 + len(files)
+    assert 1 + len(files) <= len(s3_proxy.log) <= 1 + len(files) + AGAIN
