@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import tensorstore as ts
 
 from loadax.core.arguments import entries, path as checked_path
-from loadax.errors import SourceError
+from loadax.errors import SourceError, StorageError
 from loadax.files.kvstore import key_value_spec, new_context, wait
 from loadax.files.paths import local_path
 from loadax.redaction import redacted
@@ -64,6 +64,8 @@ def find_arrays(
     root = Folder(text, names, metadata)
     try:
         return _arrays_of(root, names)
+    except StorageError:  # refused, or without an answer
+        raise
     except SourceError:
         # servers sometimes answer "not found" by mistake
         if not root.forgets_absent():
