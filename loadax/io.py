@@ -461,12 +461,13 @@ def from_images(
 def from_npy(
     path: Any, *, index: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
 ) -> Dataset:
-    """Opens a `.npy` file, or a pytree of them, without loading it.
+    """Opens `.npy` files, or a pytree of them, without loading them.
 
-    Local files are memory-mapped. From remote files only the bytes of requested rows are read.
+    Local files are memory-mapped. From remote files only the bytes of requested rows are read. A folder or a pattern
+    stands for the rows of its files, sorted by name, one file after another: `from_npy("parts/*.npy")`.
 
     Args:
-        path: Path or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
+        path: Path, folder, glob pattern or URL (`s3://`, `gs://`, `http(s)://`, `file://`), or a pytree of these.
         index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
             all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
             is kept.
@@ -475,12 +476,54 @@ def from_npy(
             epoch; see the guide "Object storage".
 
     Raises:
-        SourceError: If a file is missing, truncated, or not a numeric array. Names it.
+        SourceError: If a file is missing, truncated, or not a numeric array, or the files of a folder or pattern have
+            rows of different dtypes or shapes. Names it.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from loadax import from_npy
+        >>> folder = tempfile.mkdtemp()
+        >>> for number in range(3):
+        ...     np.save(f"{folder}/{number}.npy", np.full((2, 4), number))
+        >>> from_npy(folder).read(range(6))[:, 0]
+        array([0, 0, 1, 1, 2, 2])
     """
     from loadax.sources.npy.format import FORMAT
     from loadax.sources.opening import open_files
 
     return Dataset(open_files(FORMAT, path, cache, cache_bytes, index=index))
+
+
+def from_objects(paths: Any) -> Dataset:
+    """Opens files of any kind, one a row: `{"path": str, "bytes": bytes}`, for a map to decode.
+
+    Each file is read whole, remote ones by one request. The map makes arrays of it: in batches there are no strings.
+
+    Args:
+        paths: File, folder (its files), glob pattern (both sorted by name) or URL, or a list of these, in its order.
+
+    Raises:
+        ArgumentError: If there are no paths.
+        SourceError: If a folder or pattern has no files; on reading, if a file is missing. Names it.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from loadax import from_objects
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("a", "b"):
+        ...     written = (folder / f"{name}.raw").write_bytes(name.encode() * 3)
+        >>> def decode(row):
+        ...     return np.frombuffer(row["bytes"], np.uint8)
+        >>> from_objects(folder).map(decode)[1]
+        array([98, 98, 98], dtype=uint8)
+    """
+    from loadax.sources.objects.format import FORMAT
+    from loadax.sources.opening import open_files
+
+    return Dataset(open_files(FORMAT, paths))
 
 
 def from_tokens(

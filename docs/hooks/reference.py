@@ -47,6 +47,7 @@ TOPICS = {
             "loadax.from_arrays",
             "loadax.from_source",
             "loadax.from_npy",
+            "loadax.from_objects",
             "loadax.from_tokens",
             "loadax.from_documents",
             "loadax.from_tensorstore",

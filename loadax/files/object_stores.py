@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from loadax.errors import SourceError, StorageError
+from loadax.files.hub import authorization, hub_place
 from loadax.files.paths import BUCKETS
 from loadax.redaction import redact, redacted
 
@@ -26,8 +27,13 @@ _ROLES = {
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 }
+_R2_REGION = "auto"
 _REGION_URL = "https://{bucket}.s3.amazonaws.com"
 _SCHEMES = (*BUCKETS, "http", "https")
+_AZURE = (
+    "abfs",
+    "abfss",
+)  # whose URLs may name the account: abfs://container@account.dfs.core.windows.net
 # A host, and at most a port, at the end of the authority of a URL.
 _HOST = re.compile(r"(?:^|@)(?:\[[^\]@]*\]|[^:@\[\]]*)(?::\d*)?$")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
@@ -79,16 +85,19 @@ def split_url(location: str) -> tuple[str, str]:
     if parts.scheme not in _SCHEMES or not parts.netloc or "|" in location:
         raise SourceError(
             f"{location}: files can't be read at such a URL; pass a local path, or a "
-            "file://, s3://, gs://, az://, http:// or https:// URL"
+            "file://, s3://, r2://, gs://, az://, abfs://, hf://, http:// or https:// "
+            "URL"
         )
-    if parts.scheme in BUCKETS and (
-        parts.query or parts.fragment or "@" in parts.netloc
-    ):
+    has_user = "@" in parts.netloc and parts.scheme not in _AZURE
+    if parts.scheme in BUCKETS and (parts.query or parts.fragment or has_user):
         raise SourceError(
             f"{location}: the URL of a file in a bucket is "
             f"{parts.scheme}://bucket/key, without user, query and fragment; encode "
             "a '?' in a key as %3F, and a '#' as %23"
         )
+    if parts.scheme == "hf":
+        place = hub_place(location)
+        return place.root, place.key
     if parts.query:
         query = f"?{parts.query}"
     else:
@@ -169,8 +178,17 @@ def open_object_store(url: str) -> Any:
                 else:
                     settings = None
                 return GCSStore(parts.netloc, config=settings, **options)
-            case "az":
-                return AzureStore(parts.netloc, **options)
+            case "r2":
+                return S3Store(parts.netloc, config=_r2_settings(url), **options)
+            case "az" | "abfs" | "abfss":
+                container, _, host = parts.netloc.partition("@")
+                account: Any = None
+                if host:
+                    account = {"account_name": host.partition(".")[0]}
+                return AzureStore(container, config=account, **options)
+            case "hf":
+                options["client_options"]["default_headers"] = authorization()
+                return HTTPStore(hub_place(url).files, **options)
             case _:
                 plain, headers = basic_authorization(url)
                 options["client_options"]["default_headers"] = headers
@@ -211,8 +229,28 @@ def failure(error: Exception, name: str) -> StorageError:
     return StorageError(f"{redact(name)}: {brief.splitlines()[0]}{remedy}")
 
 
-def _s3_settings(bucket: str) -> Any:
-    """Settings that obstore does not take from the environment itself: profiles, regions, empty variables."""
+def _r2_settings(url: str) -> Any:
+    """Settings of Cloudflare R2, which speaks S3: its endpoint is that of an account."""
+    account = os.environ.get("CLOUDFLARE_ACCOUNT_ID")
+    settings = _s3_settings(urlsplit(url).netloc, _R2_REGION)
+    if "endpoint" not in settings and not account:
+        raise SourceError(
+            f"{url}: set CLOUDFLARE_ACCOUNT_ID, or AWS_ENDPOINT_URL to the endpoint of "
+            "the account, and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to its keys"
+        )
+    if "endpoint" not in settings:
+        endpoint = f"https://{account}.r2.cloudflarestorage.com"
+        settings["endpoint"] = settings["aws_endpoint_url_s3"] = endpoint
+    return settings
+
+
+def _s3_settings(bucket: str, region: str = "") -> Any:
+    """Settings that obstore does not take from the environment itself: profiles, regions, empty variables.
+
+    Args:
+        bucket: Name of the bucket.
+        region: Its region; empty: that of the environment.
+    """
     settings: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get(
         "AWS_ENDPOINT_URL"
@@ -220,12 +258,13 @@ def _s3_settings(bucket: str) -> Any:
     profile = _aws_profile()
     if endpoint:
         settings["endpoint"] = settings["aws_endpoint_url_s3"] = endpoint
-    region = (
-        os.environ.get("AWS_REGION")
+    known = (
+        region
+        or os.environ.get("AWS_REGION")
         or os.environ.get("AWS_DEFAULT_REGION")
         or profile.get("region")
     )
-    settings["region"] = region or ("us-east-1" if endpoint else _region_of(bucket))
+    settings["region"] = known or ("us-east-1" if endpoint else _region_of(bucket))
     if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_SKIP_SIGNATURE" in os.environ:
         return settings
     if "aws_access_key_id" in profile:

@@ -63,7 +63,7 @@ def list_around(folder: str, below: bool) -> Listing:
 
     from loadax.files.kvstore import key_value_spec, new_context, wait
 
-    if urlsplit(folder).scheme == "az":
+    if urlsplit(folder).scheme not in ("s3", "gs"):
         raise SourceError(
             f"{folder}: an object below it has a key with {ODD}; rename it, or pass "
             "a list of URLs"

@@ -12,7 +12,7 @@ from loadax.errors import ArgumentError
 from loadax.redaction import redacted
 
 # Schemes of the URLs of buckets, whose objects can be listed.
-BUCKETS = ("s3", "gs", "az")
+BUCKETS = ("s3", "r2", "gs", "az", "abfs", "abfss", "hf")
 
 # bytes, on Linux
 _LONGEST_PATH = 4095

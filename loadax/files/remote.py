@@ -18,6 +18,7 @@ from loadax.files.byte_ranges import (
     no_such_file,
     too_short,
 )
+from loadax.files.hub_listing import first_hub_names, list_hub
 from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
 from loadax.files.paths import BUCKETS
@@ -167,6 +168,8 @@ class RemoteFiles:
                 f"{folder}: this kind of server can't list its files; pass a list of "
                 "URLs"
             )
+        if urlsplit(folder).scheme == "hf":
+            return list_hub(folder, below)
         if below:
             ask = _list_below
         else:
@@ -189,7 +192,17 @@ class RemoteFiles:
 
     def first_names(self, folders: Sequence[str]) -> Sequence[Sequence[str]]:
         """Lists up to a thousand names in each folder, with one request each; none where it can't be listed."""
-        return _wait(self._begin(self._first_names, folders), folders)
+        hub = [folder for folder in folders if urlsplit(folder).scheme == "hf"]
+        others = [folder for folder in folders if folder not in hub]
+        found = dict(
+            zip(
+                others,
+                _wait(self._begin(self._first_names, others), others),
+                strict=True,
+            )
+        )
+        found |= {folder: first_hub_names(folder) for folder in hub}
+        return [found[folder] for folder in folders]
 
     def _first_names(self, folder: "_Asked") -> Sequence[str]:
         from obstore.exceptions import BaseError, InvalidPathError

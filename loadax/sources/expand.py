@@ -276,7 +276,8 @@ def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
 
 def _is_like_file(entry: ListedPath, kind: Format) -> bool:
     """Whether an entry is a folder whose name ends as those of files do."""
-    return entry.is_folder and kind.belongs(f"x{PurePosixPath(entry.name).suffix}")
+    suffix = PurePosixPath(entry.name).suffix
+    return entry.is_folder and suffix != "" and kind.belongs(f"x{suffix}")
 
 
 def _is_taken(entry: ListedPath, pattern: Sequence[str], kind: Format) -> bool:

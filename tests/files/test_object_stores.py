@@ -51,7 +51,8 @@ def test_urls(location: str, server: str, key: str) -> None:
 @pytest.mark.parametrize("location", ["ftp://host/a", "s3:///a", "/a.zip|zip:b.npy", "https:///a"])
 def test_urls_that_can_not_be_read(location: str) -> None:
     with pytest.raises(
-        SourceError, match=r"files can't be read at such a URL; pass a local path, or a file://, s3://,"
+        SourceError,
+        match="read at such a URL; pass a local path, or a file://, s3://, r2://, gs://, az://, abfs://, hf://",
     ):
         loadax.from_npy(location)
 

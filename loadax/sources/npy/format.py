@@ -9,5 +9,6 @@ FORMAT = Format(
     r"(?i)\.npy$",
     magic.NPY,
     "loadax.sources.npy.source:open_npy",
+    lacks=".npy file in it",
     options=("cache",),
 )

@@ -1,0 +1,1 @@
+"""Files of any kind, one a row."""
