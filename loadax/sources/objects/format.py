@@ -8,4 +8,5 @@ FORMAT = Format(
     "",
     opener="loadax.sources.objects.source:open_objects",
     lacks="files",
+    metadata=False,
 )
