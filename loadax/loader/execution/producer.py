@@ -199,7 +199,7 @@ class BatchProducer:
         self._ahead: RequestsAhead | None = None
         if (
             reader.traits.concurrent_reads > 1
-            and executor.worker_type == "thread"
+            and executor.capacity.worker_type == "thread"
             and streams is None
             and not family
             and (end is None or end > step + 1)
