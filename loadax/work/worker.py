@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from loadax.errors import LoadaxError, WorkerError
 from loadax.work.payload import Payload, check_versions, nameless_file, unpack
-from loadax.work.payload_file import read_payload
 from loadax.work.remote_errors import wrap
 
 _MOST_OPEN = 4  # values that a worker keeps, such as those of training and evaluation
@@ -157,6 +156,9 @@ def _open(source: Source) -> Any:
 
 def _payload_of(content: tuple[Any, ...]) -> Payload:
     if isinstance(content[0], str):
+        # of a pass: worker processes, which import this file too, have none
+        from loadax.work.payload_file import read_payload
+
         return read_payload(*content)
     message, arrays, memory = content
     with os.fdopen(nameless_file(), "wb") as file:
