@@ -2,7 +2,6 @@
 
 from typing import Any, final
 
-from loadax.core.arguments import integer
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.sources.library import require
@@ -25,7 +24,7 @@ class Batches(PyDataset):  # type: ignore[misc] # Keras ships no types
         model: Model that is trained. None: each epoch begins at step 0, for evaluation.
 
     Raises:
-        ArgumentError: If the loader has no steps per epoch.
+        ArgumentError: If the loader reads a stream, which has no steps per epoch.
 
     Examples:
         >>> import keras  # doctest: +SKIP
@@ -41,13 +40,12 @@ class Batches(PyDataset):  # type: ignore[misc] # Keras ships no types
         self._model = model
         self._next = 0
         self._batches: Any = None
-        steps = loader.steps_per_epoch
-        if not steps:
+        if loader.dataset.is_stream:
             raise ArgumentError(
-                f"loader={loader!r} has no steps per epoch; pass a generator and "
-                "steps_per_epoch= to fit() instead"
+                f"loader={loader!r}: a stream has no steps per epoch; pass a generator "
+                "and steps_per_epoch= to fit() instead"
             )
-        self._steps = integer("loader.steps_per_epoch", steps, 1)
+        self._steps = loader.steps_per_epoch
 
     def __len__(self) -> int:
         return self._steps

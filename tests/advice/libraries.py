@@ -1,5 +1,6 @@
 """Advice about objects of other libraries."""
 
+import os
 from typing import Any
 
 import datasets
@@ -179,3 +180,23 @@ def streamed_column_of_another_type(case: Case) -> None:
     for followed in (halved, cast):
         (batch,) = loadax.Dataloader(followed, 8, num_workers=0).host_batches()
         assert sorted(batch["x"])[1] in (0.5, 1)
+
+
+@follows("pass a generator and steps_per_epoch= to fit() instead")
+def keras_epochs_of_a_stream(case: Case) -> None:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import keras
+
+    from loadax.interop.keras import Batches
+
+    def rows(lane: int, lanes: int) -> Any:
+        return ((np.array([row], np.float32), np.float32(row)) for row in range(lane, 10**6, lanes))
+
+    loader = loadax.Dataloader(loadax.from_stream(rows, lanes=1), 8)
+    with case.refused(ArgumentError):
+        Batches(loader)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with loader.iterate() as batches:
+        model.fit((batch for batch in batches), steps_per_epoch=2, epochs=2, verbose=0, shuffle=False)
+    assert int(model.optimizer.iterations) == 4

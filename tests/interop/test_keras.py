@@ -1,6 +1,5 @@
 """Keras 3 on JAX: `fit` from a loader, interrupted and restored, trains as without an interruption."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,6 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
-
-if importlib.util.find_spec("keras") is None:
-    pytest.skip("keras is not installed, and no other test needs it", allow_module_level=True)
 
 # of Keras 3.15 with NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -28,7 +24,9 @@ def rows() -> tuple[Any, Any]:
 def keras(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Keras, which chooses its backend when it is imported."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    return pytest.importorskip("keras")
+    import keras
+
+    return keras
 
 
 def model(keras: Any) -> Any:
