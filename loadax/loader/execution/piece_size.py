@@ -63,8 +63,9 @@ class PieceSizes:
         """Records the timing of a piece of `rows` rows."""
         if not rows:
             return
+        # What is under way was requested for many pieces: fewer rows would wait for it as long.
+        seconds = timing.seconds - timing.under_way
         # CPU time: on a machine under other load, pieces take longer, and smaller ones would only add overhead.
-        seconds = timing.seconds
         busy = max(timing.processor_seconds, seconds / _CONTENTION)
         if self._elsewhere:
             seconds = busy

@@ -295,6 +295,9 @@ class BatchProducer:
                 partial(self._place_of, first, low, high),
             )
         if self._ahead is not None:
+            timing = timing._replace(
+                under_way=max(0.0, timing.read - timing.read_cpu)
+            )
             self._ahead.done(first, buffers.count, high - low)
         return timing._replace(
             bytes=round(

@@ -38,6 +38,7 @@ class Timing(NamedTuple):
         given_again: Times that the workers of `remote=` got the piece again, because it was late or lost.
         read_here: Rows that this process read for the same reason.
         kept: Rows that a worker had filled for another job.
+        under_way: Seconds of `read` in which the thread did not run, if bytes are requested before their steps.
     """
 
     read: float = 0.0
@@ -55,6 +56,7 @@ class Timing(NamedTuple):
     given_again: int = 0
     read_here: int = 0
     kept: int = 0
+    under_way: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -27,6 +27,8 @@ from loadax.files.ahead import Ahead
 from loadax.files.byte_ranges import NEAR, ByteRange
 from loadax.files.remote import RemoteFiles
 from loadax.files.requests import Requests
+from loadax.loader.execution.piece_size import PieceSizes
+from loadax.loader.metrics.stats import Timing
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.ranges import RangeServer, parse_range
 
@@ -185,6 +187,21 @@ def test_what_is_held_stays_within_the_budget_and_is_freed(
     most = prefetch_bytes / 4 + 8 * NEAR
     assert 0 < max(size for _, size in held) <= most
     assert {ahead.held for ahead, _ in held} == {0}
+
+
+def test_the_wait_for_bytes_that_are_under_way_is_no_time_of_rows(
+    proxy: FaultProxy, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings: list[Timing] = []
+    monkeypatch.setattr(PieceSizes, "measured", lambda _, __, timing: timings.append(timing))
+    proxy.add(Fault("delay", seconds=0.05))
+    for base in (proxy.url, str(folder)):
+        timings.clear()
+        for _ in Dataloader(KINDS["npy"](base), 40).host_batches():
+            pass
+        is_remote = base == proxy.url
+        assert all(each.under_way == is_remote * max(0.0, each.read - each.read_cpu) for each in timings)
+        assert (max(each.under_way for each in timings) > 0.03) == is_remote
 
 
 @pytest.mark.parametrize("how", ["close", "collect", "set_state"])

@@ -127,6 +127,23 @@ def test_what_waits_for_a_delay_is_not_cut(machine: Machine) -> None:
     assert len(measured(worker, lambda rows: machine.sleep(rows * 0.002), 8).pieces(1, 8)) == 32
 
 
+@pytest.mark.parametrize("latency", [0.0, 0.02, 0.1])
+def test_a_wait_for_bytes_that_are_under_way_cuts_nothing(latency: float, machine: Machine) -> None:
+    """They were requested for many steps together: each piece waits for the rest of the time, whatever its rows."""
+    sizes = PieceSizes(256, 4)
+    cuts = []
+    for step in range(40):
+        arrives = machine.now + latency * (step % 2)
+        for low, high in sizes.pieces(1, 4):
+            began = machine.now
+            machine.sleep((high - low) / 256 * max(0.0, arrives - began))
+            waited = machine.now - began
+            timing = took(lambda rows: machine.share(3e-4 + rows * 3e-5, 1), high - low)
+            sizes.measured(high - low, timing._replace(read=waited, under_way=waited))
+        cuts.append(len(sizes.pieces(1, 4)))
+    assert set(cuts[4:]) <= {3, 4, 5}  # of two milliseconds
+
+
 @pytest.mark.parametrize("each", [1e-6, 1e-5, 1e-4])
 def test_sizes_settle_within_three_steps_behind_a_latency(each: float, machine: Machine) -> None:
     """No step pays 100 ms sixteen times, and the third one is as long as those after it."""
