@@ -122,6 +122,9 @@ class Ahead:
         # ranges that were read once since `mark`
         self._read: set[ByteRange] = set()
         self._closed = False
+        self._unanswered = 0
+        # A future may be done by a call that is made with the other lock held.
+        self._counting = threading.Lock()
         # Bytes of all requests that are not freed.
         self.held = 0
         # How often a reader waited for a request that was sent since the last time.
@@ -130,12 +133,7 @@ class Ahead:
     @property
     def unanswered(self) -> int:
         """Number of requests without an answer."""
-        with self._lock:
-            return sum(
-                not block.future.done()
-                for file in self._files.values()
-                for block in file.blocks
-            )
+        return self._unanswered
 
     def mark(self) -> None:
         """Tells that the ranges of further steps are looked up: those that are read once meanwhile are not needed."""
@@ -182,7 +180,10 @@ class Ahead:
             futures = self._remote.begin(
                 [each.range for each in requests], urgent=False
             )
+            with self._counting:
+                self._unanswered += len(futures)
             for request, future in zip(requests, futures, strict=True):
+                future.add_done_callback(self._is_done)
                 block = _Block(request.range, future, self.waits)
                 self._file(request.range).add(block)
                 self.held += _size(request.range)
@@ -268,6 +269,10 @@ class Ahead:
             self._files.clear()
             self._of_step.clear()
             self.held = 0
+
+    def _is_done(self, _: "Future[Answer | None]") -> None:
+        with self._counting:
+            self._unanswered -= 1
 
     # The methods below are called with the lock held.
 

@@ -92,8 +92,10 @@ def test_steps_read_the_bytes_of_the_files_and_none_is_under_way_twice(
         for blocks in held.values():
             assert all(one.range.stop <= other.range.start for one, other in pairwise(blocks))
         assert ahead.held == sum(each.range.stop - each.range.start for blocks in held.values() for each in blocks)
+        assert ahead.unanswered == sum(not future.done() for _, future in store.waiting)
         if answered:
             store.answer()
+            assert ahead.unanswered == 0
         for step in range(first, min(first + together, len(steps))):
             wanted = random.sample(steps[step], len(steps[step]))
             assert ranges.read(wanted)[0] == [content(each) for each in wanted]
@@ -103,6 +105,7 @@ def test_steps_read_the_bytes_of_the_files_and_none_is_under_way_twice(
     for step in range(len(steps)):
         ahead.finish(step)
     assert (ahead.held, ahead._files, ahead._of_step) == (0, {}, {})
+    assert ahead.unanswered == 0
 
 
 @given(st.lists(st.integers(0, 15), min_size=1, max_size=8, unique=True), st.integers(1, 3))
