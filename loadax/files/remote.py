@@ -129,6 +129,8 @@ class RemoteFiles:
         Raises:
             SourceError: When a range exceeds its file, or the file does not exist; names it.
         """
+        if not ranges:
+            return [], {}
         parts = list(joined(ranges, self.gap(ranges[0].location)))
         wholes = [whole for whole, _ in parts]
         answers = _wait(self.begin(wholes, True, known), wholes)
