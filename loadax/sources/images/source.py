@@ -71,13 +71,23 @@ class ImageFiles:
 
     def path(self, row: int) -> str:
         """Path or URL of a file."""
-        name = self._text[self._bounds[row] : self._bounds[row + 1]]
-        label = int(np.searchsorted(self._ends, row, side="right"))
-        if self.sizes is not None:
-            return self.folder + quote(
-                "/".join(filter(None, (self.classes[label], os.fsdecode(name))))
-            )
-        return os.path.join(self.folder, self.classes[label], os.fsdecode(name))  # noqa: PTH118 - a Path is ten times slower
+        return self.paths(np.array([row]))[0]
+
+    def paths(self, rows: Integers) -> list[str]:
+        """Paths or URLs of the files of rows."""
+        found = []
+        for label, begin, end in zip(
+            self.labels(rows).tolist(),
+            self._bounds[rows].tolist(),
+            self._bounds[rows + 1].tolist(),
+            strict=True,
+        ):
+            parts = (self.classes[label], os.fsdecode(self._text[begin:end]))
+            if self.sizes is not None:
+                found.append(self.folder + quote("/".join(filter(None, parts))))
+            else:
+                found.append(os.path.join(self.folder, *parts))  # noqa: PTH118 - a Path is ten times slower
+        return found
 
 
 @final
@@ -236,7 +246,7 @@ class ImageSource(BaseSource):
     def _contents(self, rows: Integers) -> Iterable[bytes]:
         sizes = self._files.sizes
         if sizes is None:
-            return map(self._content, rows.tolist())
+            return map(self._content, rows.tolist(), self._files.paths(rows))
         # All requests at once.
         ranges = self._ranges(rows, sizes)
         # they were listed
@@ -244,14 +254,13 @@ class ImageSource(BaseSource):
         return self._remote.read(ranges, known)[0]
 
     def _ranges(self, rows: Integers, sizes: Integers) -> list[ByteRange]:
-        paths = map(self._files.path, rows.tolist())
+        paths = self._files.paths(rows)
         return [
             ByteRange(path, 0, size)
             for path, size in zip(paths, sizes[rows].tolist(), strict=True)
         ]
 
-    def _content(self, row: int) -> bytes:
-        path = self._files.path(row)
+    def _content(self, row: int, path: str) -> bytes:
         try:
             with os.fdopen(open_regular(path), "rb", buffering=0) as file:
                 return file.read()
