@@ -3,6 +3,7 @@
 Never other rows.
 """
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import loadax
+from loadax.core.digest import digest_values
 from loadax.dataset import Dataset
 from loadax.errors import LoadaxError
+from loadax.kept.index_folder import Entry, IndexFolder
 
 DOCUMENTS = [np.arange(1, 2 + number * 7 % 23, dtype=np.int32) for number in range(60)]
 
@@ -122,3 +125,23 @@ def test_a_description_that_names_other_files_deletes_none_of_them(tmp_path: Pat
     (tmp_path / "lengths.json").write_text('{\n "loadax index": 3, "arrays": {"lengths": "thesis.txt"}}')
     packed(tmp_path, "split")
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("rows", [[1, 1, 2], [2, 1], [1, 300], [-1, 1], [1, 3]])
+def test_rows_with_right_checksums_that_no_filter_gives(
+    rows: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Repeated, descending, none of the dataset, and one that an earlier filter has dropped."""
+    data = loadax.from_arrays(np.arange(300)).exclude([3])
+
+    def make() -> Dataset:
+        return data.filter(keep, "key", index=tmp_path, progress=False)
+
+    expected = contents(make())
+    (path,) = tmp_path.glob("*.json")
+    identity = json.loads(path.read_text())["identity"]
+    forged = np.array(rows)
+    IndexFolder(tmp_path).put(path.stem, identity, Entry({"answers": forged}, {"digest": digest_values(forged)}))
+    caplog.clear()
+    assert contents(make()) == expected
+    assert "can't be used" in caplog.text
