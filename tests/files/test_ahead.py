@@ -126,6 +126,15 @@ def test_what_is_read_once_is_requested_once_and_freed_when_it_was_read(chunks: 
     assert ahead.held >= len(parts) << 12
 
 
+def test_what_is_read_once_is_held_until_its_last_byte_was_read() -> None:
+    ranges, ahead = opened(Store())
+    ahead.start([(0, [ByteRange("a", 0, 99), ByteRange("a", 99, 100)])], once=True, window=1 << 20)
+    ranges.read([ByteRange("a", 0, 99)])
+    assert ahead.held == 100
+    ranges.read([ByteRange("a", 99, 100)])
+    assert ahead.held == 0
+
+
 def test_a_small_gap_between_steps_is_requested_with_the_later_one() -> None:
     store = Store()
     ranges, ahead = opened(store)
