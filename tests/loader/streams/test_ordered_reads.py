@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from loadax import Dataloader, from_stream
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.slots import SkippedError
 from loadax.loader.streams.ordered_reads import OrderedReads, PieceOfStreams
-from loadax.loader.streams.tickets import LaneTickets
+from loadax.loader.streams.tickets import LaneTickets, PieceTickets
 from loadax.protocols import Visits
 from loadax.sources.stream.lane import Lane
 from tests.limits import HANG, until
@@ -235,3 +236,25 @@ def test_steps_are_finished_in_order_also_by_a_process_without_rows(rows_per_ste
         reads.read(5, 0, visits, None)
         later.result(HANG)
     assert run.finished == [5, 6]
+
+
+def test_a_skipped_piece_waits_no_longer_and_those_before_it_do() -> None:
+    tickets = LaneTickets()
+    tickets.skip(3)
+    for piece in (3, 4):
+        with pytest.raises(SkippedError):
+            tickets.wait(piece, "turn", lambda: pytest.fail("it is skipped"))
+    answers = iter([True])
+    tickets.wait(2, "turn", lambda: next(answers))
+    assert list(answers) == []
+
+
+def test_the_wait_for_a_lane_is_counted() -> None:
+    """It is no time of reading."""
+    tickets, lane = LaneTickets(), Mock(serving=0)
+    served = threading.Timer(0.05, tickets.serve_next, [lane])
+    served.start()
+    piece = PieceTickets(tickets, 1)
+    assert list(piece.in_turn([lane], [1])) == [0]
+    assert 0 < piece.waited < HANG
+    assert lane.serving == 2
