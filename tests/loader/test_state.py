@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from loadax import Dataloader, Dataset, chain, concat, from_arrays, from_npy, from_source, mix
+from loadax import Dataloader, Dataset, chain, concat, from_arrays, from_npy, from_source, from_stream, mix
 from loadax.errors import StateError
 from loadax.loader.order_hash import OrderHash
 from loadax.loader.state import make_state, step_of
@@ -126,6 +126,7 @@ def test_what_decides_the_order_is_part_of_it(other: Dataset) -> None:
         (data(), data().repeat(2), r"repeat\(2\) was not in the saved run"),
         (data()[:99], data(), r"the saved run had one more verb after shuffle\(3\)"),
         (data().map(lambda row: row), data(), "had one more verb"),
+        (data(121).map(lambda row: row), data(), "the part `120 rows` differs from the saved run"),
         (data(), data().map(lambda row: row), r"map\(\) was not in the saved run"),
         (data(), data().map(lambda row, _: row, with_index=True), r"map\(with_index=True\) was not in the saved run"),
         (data(), data().map(lambda row, _: row, with_epoch=True), r"map\(with_epoch=True\) was not in the saved run"),
@@ -151,6 +152,17 @@ def test_which_verb_differs(saved: Dataset, now: Dataset, match: str) -> None:
     state = state_at(Dataloader(saved, 8), 2)
     with pytest.raises(StateError, match=rf"the state's 'order' is .*{match}.*; build the dataset as it was then"):
         Dataloader(now, 8).iterate(state)
+
+
+@pytest.mark.parametrize(("lanes", "text"), [(1, "1 lane: pass lanes=1 "), (3, "3 lanes: pass lanes=3 ")])
+def test_a_state_of_other_lanes_says_how_many_there_were(lanes: int, text: str) -> None:
+    def stream(lanes: int) -> Dataloader:
+        data = from_stream(lambda lane, lanes: iter(range(lane, 240, lanes)), lanes=lanes, spec=np.int64(0))
+        return Dataloader(data, 24, shard_index=0, shard_count=1)
+
+    state = state_at(stream(lanes), 2)
+    with pytest.raises(StateError, match=f"; it had {text}to what opens the stream, as it was then"):
+        stream(2).iterate(state)
 
 
 def test_changed_key_seed_is_refused_by_name_and_the_advice_continues() -> None:
