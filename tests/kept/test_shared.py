@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,3 +107,44 @@ def test_long_values_are_told_as_digests(length: int) -> None:
     text = "v" * (length - 2)
     (told,) = shared._briefly({"x": text}).values()
     assert (told == json.dumps(text)) == (length == 80)
+
+
+@pytest.mark.parametrize("silent", [3, 10**9])
+def test_a_coordinator_that_does_not_answer_is_waited_for(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a while, which begins again with each answer."""
+    monkeypatch.setattr(shared, "register_exit", lambda: None)
+    monkeypatch.setattr(shared, "_SILENT", 1.0)
+    monkeypatch.setattr(shared, "_POLL", 0.01)
+
+    class Store:
+        calls = 0
+
+        def list(self, _: str) -> dict[str, str]:
+            self.calls += 1
+            if self.calls <= silent:
+                raise RuntimeError("unavailable")
+            return {}
+
+    waiting = SharedPass(Store(), "passes/1", 1)
+    if silent == 3:
+        waiting.wait_until(lambda: True, "filter f", "the end")
+    else:
+        with pytest.raises(
+            HostError, match=r"filter f: process 0, which runs the coordinator, has not answered for 1 s"
+        ):
+            waiting.wait_until(lambda: True, "filter f", "the end")
+
+
+def test_one_process_tells_nobody(store: KeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared.shared_pass() as alone:
+        assert alone is None
+    monkeypatch.setattr(shared, "this_process", lambda: Process(0, 2))
+    monkeypatch.setattr(shared, "_key_values", lambda: SimpleNamespace(key_value_store=lambda: store))
+
+    def fails() -> None:
+        with shared.shared_pass("tested"):
+            raise KeyError("broken")
+
+    with pytest.raises(KeyError):
+        fails()
+    assert store.list("tested/1/failed") == {"0": "KeyError: 'broken'"}
