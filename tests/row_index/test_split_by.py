@@ -167,7 +167,8 @@ def test_a_gap_of_groups_between_folds() -> None:
 def test_states_name_the_halves_by_bools_and_folds_by_numbers() -> None:
     """As those of before, which go on: the name of a part is in the state of its order."""
     scattered = from_arrays({"day": np.repeat([0, 1, 2, 0, 1, 2, 3, 3], 5)})
-    for fraction, names in [(0.5, [True, False]), (2, [0, 1]), ([2, 2], [0, 1])]:
+    cases: list[tuple[Any, list[Any]]] = [(0.5, [True, False]), (2, [0, 1]), ([2, 2], [0, 1])]
+    for fraction, names in cases:
         rules = [str(part.order_facts) for part in scattered.split_by("day", fraction, contiguous=True)]
         for rule, name in zip(rules, names, strict=True):
             assert f", 0, {name}, '" in rule, rule
