@@ -49,7 +49,6 @@ PRELOADED = (
     "loadax.loader.dataloader",
     "loadax.io",
     "loadax.packing.pack",
-    "orbax.checkpoint",
     "pytest",
 )
 MESSAGE = 1 << 17  # bytes of one request at most

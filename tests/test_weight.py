@@ -77,8 +77,8 @@ class Weight(NamedTuple):
 WEIGHTS = {
     "described arrays": Weight(_ARRAYS, 36, 41_000),
     "read arrays": Weight(_ARRAYS + _READ, 38, 43_000),
-    "read tokens": Weight(_TOKENS + _READ, 50, 50_000),
-    "read parquet": Weight(_PARQUET + _READ, 66, 66_000, ("pyarrow", "pandas")),
+    "read tokens": Weight(_TOKENS + _READ, 50, 51_000),
+    "read parquet": Weight(_PARQUET + _READ, 66, 67_000, ("pyarrow", "pandas")),
     "arrays": Weight(_ARRAYS + _TRAIN, 96, 93_000),
     "processes": Weight(_ARRAYS + _IN_PROCESSES, 119, 107_000),
     "tokens": Weight(_TOKENS + _TRAIN, 107, 100_000),

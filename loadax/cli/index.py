@@ -147,7 +147,7 @@ def _with_records(options: argparse.Namespace) -> Dataset:
     opener = find_opener(options)
     if (
         opener.path is None
-        or "index" not in signature(getattr(io, opener.function)).parameters
+        or "progress" not in signature(getattr(io, opener.function)).parameters
     ):
         raise ArgumentError(
             "--records is for tar, TFRecord and JSON lines files, which "

@@ -42,7 +42,7 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
             "x.npy is opened by from_npy, which takes no --dtype; leave it",
         ),
         (("convert", "x.npy", "out", "--variables", "a"), "x.npy is opened by from_npy, which takes no --columns"),
-        (("convert", ".", "out", "--dtype", "int8"), ". is opened by from_zarr, which takes no --dtype"),
+        (("convert", ".", "out", "--dtype", "int8"), ". is opened by from_npy, which takes no --dtype"),
         (("convert", "x.npy", "out", "--size", 8), "x.npy is opened by from_npy, which takes no --size; leave it out"),
         (("convert", "x.npy", "out", "--pad-to", 8), "x.npy is opened by from_npy, which takes no --pad-to"),
         (

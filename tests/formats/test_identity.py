@@ -173,7 +173,7 @@ def test_error_of_a_record_names_the_index_to_delete(
     """An index that another program wrote may pass all checks; what the error advises helps."""
     sample, kept = SAMPLES[name], tmp_path / "kept"
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.sources.file_index._identity", lambda *_: {})
+        patched.setattr("loadax.sources.file_index.identity_of", lambda *_: {})
         sample.open(stored(sample, tmp_path / "data", WIDTHS[0]), kept)
         path = stored(sample, tmp_path / "data", WIDTHS[1])
         with pytest.raises(SourceError, match=r"by its index .*records\.json, to be deleted if the file is r") as error:

@@ -14,7 +14,7 @@ from loadax.sharding import data_parallel
 from tests.packing.stream_packing import host_steps
 from tests.streams import CountedLanes, expected_steps, row_of
 
-LANES, BATCH, STEPS = 16, 32, 5
+LANES, BATCH, STEPS = 16, 32, 10
 LENGTHS = [50 + 3 * (lane % 4) for lane in range(LANES)]
 
 

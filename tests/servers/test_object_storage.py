@@ -241,12 +241,18 @@ def assert_one_round_trip(opened: Callable[[], loadax.Dataset], values: Any, pro
     for step in range(4, 10):
         proxy.clear()
         first[step]
-        requests = len(proxy.log)
+        requests = distinct(proxy)
         assert requests > 40
         proxy.clear()
         proxy.add(Fault("together", many=requests))
         np.testing.assert_array_equal(second[step], values[second.rows(step)])
-        assert len(proxy.log) == requests
+        assert distinct(proxy) == requests
+        assert len(proxy.log) <= 1.25 * requests
+
+
+def distinct(proxy: FaultProxy) -> int:
+    """Number of requests, without those that were late and sent a second time."""
+    return len({(each.path, each.range) for each in proxy.log})
 
 
 @pytest.mark.parametrize("kind", ["http", "s3"])

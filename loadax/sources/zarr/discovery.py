@@ -206,7 +206,7 @@ class Folder:
         known = {**plain, "metadata": metadata, "assume_metadata": True}
         try:
             ts.Spec(known)
-        except ValueError:  # opening it will say why
+        except (ValueError, RuntimeError):  # opening it will say why
             return plain
         return known
 
