@@ -12,7 +12,10 @@ _MOST = 256
 _FEWEST = 4
 _BYTES = 128 << 20  # in flight: 10 Gb/s for 0.1 s
 _PERIOD = 0.25  # seconds over which a throughput is measured
-_GROWTH = 1.25  # of the number of requests in flight, to try whether more of them are faster
+# Growth of the number of requests in flight, to try whether more of them are faster: at first, where a gain stands out
+# of the noise of a period, and once a growth did not pay.
+_FIRST_GROWTH = 2.0
+_GROWTH = 1.25
 # Share of that growth by which the throughput must grow, to go on.
 _GAIN = 0.3
 _REST = 20  # periods after which growth that did not pay is tried again
@@ -38,7 +41,9 @@ class Budget:
         self._work = 0
         self._was_full = False
         self._before: tuple[float, float] | None = None  # width and throughput
-        self._resting = 0
+        self._growth = _FIRST_GROWTH
+        # The first period has the latency of the first answers in it, in which none came.
+        self._resting = 1
         self._lowered = -inf  # when the number was lowered last
 
     def allows(self, size: int) -> bool:
@@ -91,7 +96,9 @@ class Budget:
             if throughput < before * (1 + _GAIN * grown):
                 self.width = width
                 self._before = None
-                self._resting = _REST
+                if self._growth == _GROWTH:
+                    self._resting = _REST
+                self._growth = _GROWTH
                 return
         self._before = (self.width, throughput)
-        self.width = min(_MOST, _GROWTH * self.width)
+        self.width = min(_MOST, self._growth * self.width)

@@ -119,7 +119,8 @@ def test_more_requests_than_a_server_answers_at_a_time_do_not_pay() -> None:
 
 def test_more_requests_than_the_bandwidth_carries_do_not_pay() -> None:
     told = simulate(World(0.1, bandwidth=20e6), size=MIB)
-    assert told.budget.width <= 100
+    # An answer takes seconds, and with it a period: the first try may be under way at the end.
+    assert told.budget.width <= 128
     assert told.answered >= 0.9 * 20e6 / MIB
 
 
