@@ -21,7 +21,7 @@ _REQUESTS_IN_WINDOW = 16
 
 @final
 @dataclass(eq=False)
-class _Block:
+class _RequestedBlock:
     """One request.
 
     Args:
@@ -55,9 +55,9 @@ class _File:
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self.blocks: list[_Block] = []
+        self.blocks: list[_RequestedBlock] = []
 
-    def covering(self, wanted: ByteRange) -> list[_Block] | None:
+    def covering(self, wanted: ByteRange) -> list[_RequestedBlock] | None:
         """The blocks that have all bytes of a range; None if there are none."""
         index = bisect_right(self.starts, wanted.start) - 1
         start = wanted.start
@@ -93,12 +93,12 @@ class _File:
         index = bisect_left(self.starts, start)
         return index < len(self.starts) and self.starts[index] < stop
 
-    def add(self, block: _Block) -> None:
+    def add(self, block: _RequestedBlock) -> None:
         index = bisect_right(self.starts, block.range.start)
         self.starts.insert(index, block.range.start)
         self.blocks.insert(index, block)
 
-    def remove(self, block: _Block) -> None:
+    def remove(self, block: _RequestedBlock) -> None:
         index = bisect_left(self.starts, block.range.start)
         del self.starts[index]
         del self.blocks[index]
@@ -118,7 +118,7 @@ class Ahead:
         self._remote = remote
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
-        self._of_step: dict[int, set[_Block]] = {}
+        self._of_step: dict[int, set[_RequestedBlock]] = {}
         # ranges that were read once since `mark`
         self._read: set[ByteRange] = set()
         self._closed = False
@@ -184,7 +184,7 @@ class Ahead:
                 self._unanswered += len(futures)
             for request, future in zip(requests, futures, strict=True):
                 future.add_done_callback(self._is_done)
-                block = _Block(request.range, future, self.waits)
+                block = _RequestedBlock(request.range, future, self.waits)
                 self._file(request.range).add(block)
                 self.held += _size(request.range)
             for step, each in needed:
@@ -312,7 +312,7 @@ class Ahead:
     def _is_known(self, wanted: ByteRange) -> bool:
         return wanted in self._read or self._file(wanted).covering(wanted) is not None
 
-    def _was_read(self, wanted: ByteRange, blocks: Sequence[_Block]) -> None:
+    def _was_read(self, wanted: ByteRange, blocks: Sequence[_RequestedBlock]) -> None:
         for block in blocks:
             if block.left:
                 self._read.add(wanted)
@@ -320,7 +320,7 @@ class Ahead:
                 if block.left <= 0:
                     self._free(block)
 
-    def _free(self, block: _Block) -> None:
+    def _free(self, block: _RequestedBlock) -> None:
         if block.freed:
             return
         block.freed = True
@@ -335,7 +335,7 @@ class Ahead:
             block.future.cancel()
 
 
-def _cut(wanted: ByteRange, blocks: Sequence[_Block]) -> bytes | None:
+def _cut(wanted: ByteRange, blocks: Sequence[_RequestedBlock]) -> bytes | None:
     """The bytes of a range; None if an answer lacks some: the file is missing, or ends before."""
     parts = []
     for block in blocks:

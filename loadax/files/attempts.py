@@ -21,7 +21,7 @@ _STATUS = re.compile(r"status code: (\d+)")
 _TIMED_OUT = re.compile("timed out")
 
 
-class Missing(Exception):  # noqa: N818 - it is an answer
+class NoSuchFile(Exception):  # noqa: N818 - it is an answer
     """A file does not exist."""
 
 
@@ -47,13 +47,13 @@ class Attempts:
 
         Raises:
             StorageError: When this attempt was the last one; the message ends with a remedy.
-            Missing: When the file does not exist.
+            NoSuchFile: When the file does not exist.
         """
         from obstore.exceptions import BaseError
 
         if isinstance(error, FileNotFoundError):
             if self._failed or not self._is_known:
-                raise Missing
+                raise NoSuchFile
             pauses: tuple[float, ...] = (_SECOND_TRY,)
             number = 0
             self._failed += 1

@@ -4,14 +4,14 @@ import json
 import re
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from loadax.errors import SourceError
-from loadax.files.hub import authorization, hub_place
-from loadax.files.object_stores import PAUSES, STALLED, failure
-from loadax.redaction import redacted
+from loadax.errors import SourceError, StorageError
+from loadax.files.hub import authorization, endpoint, hub_place
+from loadax.files.object_stores import PAUSES, failure
+from loadax.files.web_request import open_web
+from loadax.redaction import redact, redacted
 
 _SECOND_TRY = 0.2  # seconds before the first retry
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
@@ -21,7 +21,7 @@ def list_hub(folder: str, below: bool) -> tuple[Mapping[str, None], list[str]]:
     """Lists a folder of the Hub as `RemoteFiles.list` does, without sizes: they are asked of the files themselves.
 
     Raises:
-        StorageError: When the Hub refuses.
+        StorageError: When the Hub refuses, or names another server.
     """
     place = hub_place(folder)
     files: dict[str, None] = {}
@@ -49,11 +49,15 @@ def first_hub_names(folder: str) -> list[str]:
 
 def _page(url: str, folder: str) -> tuple[list[dict[str, str]], str | None]:
     """Entries of a page of a list, and the URL of the next page."""
-    request = urllib.request.Request(url, headers=authorization())  # noqa: S310 - of the endpoint, which the user chose
+    if not url.startswith(f"{endpoint()}/"):
+        raise StorageError(
+            f"{folder}: the Hub names {redact(url)} as the next page of its list, "
+            "which is on another server; report this to whoever runs HF_ENDPOINT"
+        )
     pauses = iter((_SECOND_TRY, *PAUSES))
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=STALLED) as response:  # noqa: S310
+            with open_web(url, authorization()) as response:
                 following = _NEXT.search(response.headers.get("Link") or "")
                 page: list[dict[str, str]] = json.load(response)
                 return page, following and following[1]

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, final
 
 from loadax.errors import StorageError
-from loadax.files.attempts import Attempts, Missing, has_timed_out
+from loadax.files.attempts import Attempts, NoSuchFile, has_timed_out
 from loadax.files.budget import Budget
 from loadax.files.delays import Delays
 from loadax.files.object_stores import is_limited
@@ -216,7 +216,7 @@ class Requests:
                 return
         try:
             pause = entry.attempts.pause(error)
-        except Missing:
+        except NoSuchFile:
             with suppress(InvalidStateError):
                 entry.future.set_result(None)
         except BaseException as last:  # noqa: BLE001 - as above

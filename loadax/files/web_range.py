@@ -3,14 +3,14 @@
 import http.client
 import re
 import urllib.error
-import urllib.request
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from loadax.core.formatting import size_text
 from loadax.errors import StorageError
 from loadax.files.byte_ranges import ByteRange, FileInfo
-from loadax.files.object_stores import STALLED, basic_authorization
+from loadax.files.object_stores import basic_authorization
+from loadax.files.web_request import open_web
 
 # Largest file in bytes that is read whole where a server sends no ranges.
 MOST_BYTES = 4 << 20
@@ -42,9 +42,8 @@ def read_web_range(url: str, start: int, stop: int) -> WebRange:
     """
     plain, authorization = basic_authorization(url)
     headers = {"Range": f"bytes={start}-{stop - 1}", **authorization}
-    request = urllib.request.Request(plain, headers=headers)  # noqa: S310 - the URL was checked by `split_url`
     try:
-        with urllib.request.urlopen(request, timeout=STALLED) as response:  # noqa: S310
+        with open_web(plain, headers) as response:
             return _answer(response, url, start, stop)
     except urllib.error.HTTPError as error:
         error.close()

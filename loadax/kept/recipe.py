@@ -11,7 +11,7 @@ from loadax.errors import ArgumentError
 from loadax.kept.parts import Arrays, PartsFolder
 from loadax.work.payload import Payload, pack_into, versions
 from loadax.work.payload_file import written_payload
-from loadax.work.worker import Source
+from loadax.work.worker import PayloadSource
 
 
 class Work(Protocol):
@@ -69,7 +69,7 @@ class PartTask:
 @contextmanager
 def written_recipe(
     folder: Path, work: Work, by_value: Sequence[str]
-) -> Iterator[Source]:
+) -> Iterator[PayloadSource]:
     """A block in which the folder of the parts of a pass has its recipe: the payload of its tasks.
 
     Args:
@@ -96,4 +96,4 @@ def written_recipe(
             ) from error
 
     with written_payload(folder, pack) as file:
-        yield Source(file.digest, "executor", versions(), tuple(file))
+        yield PayloadSource(file.digest, "executor", versions(), tuple(file))

@@ -18,7 +18,7 @@ from loadax.work.dispatch import Answers, Attempt, Dispatcher, Policy
 from loadax.work.executors import capacity_of, check_import, runs_main_script
 from loadax.work.payload import Package
 from loadax.work.remote_errors import RemoteError, unwrap
-from loadax.work.worker import Missing, Raised, Source
+from loadax.work.worker import PayloadMissing, PayloadSource, Raised
 
 # of a task beyond the first and those of the engine, and of an engine that has never finished one
 _TRIES = 3
@@ -59,7 +59,7 @@ class Tasks(Protocol):
 
 # From a task and the number of the attempt, since Dask runs equal calls once, to a function and its arguments.
 #
-# The function returns the seconds that it took, `Raised` if it fails, or `Missing`.
+# The function returns the seconds that it took, `Raised` if it fails, or `PayloadMissing`.
 Call: TypeAlias = Callable[[int, int], Sequence[Any]]
 
 
@@ -92,7 +92,7 @@ class TaskRun:
         self._next_look = 0.0
         self._failed: tuple[int, BaseException] | None = None
 
-    def run(self, call: Call, package: Package[Source] | None = None) -> None:
+    def run(self, call: Call, package: Package[PayloadSource] | None = None) -> None:
         """Runs all tasks.
 
         Args:
@@ -176,7 +176,7 @@ class TaskRun:
             return
         self._running[attempt] = None
 
-    def _take(self, attempt: Attempt, package: Package[Source] | None) -> None:
+    def _take(self, attempt: Attempt, package: Package[PayloadSource] | None) -> None:
         number = attempt.task
         try:
             result = attempt.future.result()
@@ -192,7 +192,7 @@ class TaskRun:
             if self._failed is None or number < self._failed[0]:
                 self._failed = number, _restored(result.error)
             return
-        if isinstance(result, Missing):
+        if isinstance(result, PayloadMissing):
             assert package is not None
             if result.digest == package.latest.digest:
                 package.add_module(result.module or "", package.latest)

@@ -34,7 +34,7 @@ class Raised(NamedTuple):
     error: Any
 
 
-class Missing(NamedTuple):
+class PayloadMissing(NamedTuple):
     """Answer: the worker lacks the payload with this digest, or a module that it needs."""
 
     digest: str
@@ -47,7 +47,7 @@ class Ready(NamedTuple):
     digest: str
 
 
-class Source(NamedTuple):
+class PayloadSource(NamedTuple):
     """Where a worker finds what a task calls. It goes there as a plain tuple.
 
     Args:
@@ -63,7 +63,7 @@ class Source(NamedTuple):
     content: Content
 
 
-def call_of(name: Any, source: Source, *arguments: Any) -> Sequence[Any]:
+def call_of(name: Any, source: PayloadSource, *arguments: Any) -> Sequence[Any]:
     """The call of `run`: a function and its arguments.
 
     Args:
@@ -78,13 +78,13 @@ def run(source: tuple[Any, ...], *arguments: Any) -> Any:
     """Runs a task in a worker of an executor.
 
     Args:
-        source: Entries of a `Source`, whose payload is a function.
+        source: Entries of a `PayloadSource`, whose payload is a function.
         arguments: Its arguments.
 
     Returns:
-        What the function returns, `Ready`, `Missing`, or `Raised` with a `RemoteError`.
+        What the function returns, `Ready`, `PayloadMissing`, or `Raised` with a `RemoteError`.
     """
-    return answer(_run, Source(*source), arguments)
+    return answer(_run, PayloadSource(*source), arguments)
 
 
 def answer(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -96,7 +96,7 @@ def answer(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def open_payload(payload: Payload, digest: str = "") -> Any:
-    """The value of a payload; `Missing` if it needs a module that is not there.
+    """The value of a payload; `PayloadMissing` if it needs a module that is not there.
 
     Raises:
         Exception: Whatever unpickling raises.
@@ -104,14 +104,14 @@ def open_payload(payload: Payload, digest: str = "") -> Any:
     try:
         return unpack(payload)
     except ModuleNotFoundError as error:
-        return Missing(digest, error.name or "")
+        return PayloadMissing(digest, error.name or "")
 
 
 _opened: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 _opening = threading.Lock()  # a worker with several threads opens a payload once
 
 
-def _run(source: Source, arguments: Sequence[Any]) -> Any:
+def _run(source: PayloadSource, arguments: Sequence[Any]) -> Any:
     try:
         return _called(source, arguments)
     except Exception as error:
@@ -119,12 +119,12 @@ def _run(source: Source, arguments: Sequence[Any]) -> Any:
         raise
 
 
-def _called(source: Source, arguments: Sequence[Any]) -> Any:
+def _called(source: PayloadSource, arguments: Sequence[Any]) -> Any:
     with _opening:
         function = _opened.get(source.digest)
         if function is None:
             function = _open(source)
-            if isinstance(function, Missing):
+            if isinstance(function, PayloadMissing):
                 return function
             _opened[source.digest] = function
             while len(_opened) > _MOST_OPEN:
@@ -135,9 +135,9 @@ def _called(source: Source, arguments: Sequence[Any]) -> Any:
     return Ready(source.digest)
 
 
-def _open(source: Source) -> Any:
+def _open(source: PayloadSource) -> Any:
     if source.content is None:
-        return Missing(source.digest)
+        return PayloadMissing(source.digest)
     check_versions(source.versions, source.argument)
     payload = _payload_of(source.content)
     try:

@@ -23,7 +23,7 @@ from loadax import from_source, write_zarr
 from loadax.errors import LoadaxError, SourceError
 from loadax.kept import kept_pass, parts, recipe
 from loadax.kept.parts import PartsFolder
-from loadax.work.worker import Source
+from loadax.work.worker import PayloadSource
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, data, rows_of, small
 
@@ -268,7 +268,7 @@ class Evil:
 
 
 @contextmanager
-def replaced(change: Callable[[Path], object], *arguments: Any) -> Iterator[Source]:
+def replaced(change: Callable[[Path], object], *arguments: Any) -> Iterator[PayloadSource]:
     with recipe.written_recipe(*arguments) as made:
         assert made.content is not None
         change(Path(made.content[0]))

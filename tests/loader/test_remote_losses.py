@@ -10,10 +10,10 @@ from hypothesis import given, strategies as st
 
 from loadax.loader.remote import engine
 from loadax.loader.remote.engine import POLICY, TaskEngine
-from loadax.work.worker import Source
+from loadax.work.worker import PayloadSource
 from tests.work.world import World
 
-SOURCE = Source("", "remote", {}, None)
+SOURCE = PayloadSource("", "remote", {}, None)
 TRIES = 2
 
 

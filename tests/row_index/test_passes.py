@@ -28,7 +28,7 @@ from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.kept import kept_pass, parts, recipe
 from loadax.kept.parts import PartsFolder
 from loadax.row_index.scan import row_work
-from loadax.work.worker import Source
+from loadax.work.worker import PayloadSource
 from loadax.writing.identity import spread
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
@@ -396,7 +396,7 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
     make = recipe.written_recipe
 
     @contextmanager
-    def elsewhere(*arguments: Any) -> Iterator[Source]:
+    def elsewhere(*arguments: Any) -> Iterator[PayloadSource]:
         with make(*arguments) as made:
             assert made.content is not None
             yield made._replace(content=(str(tmp_path / "missing"), *made.content[1:]))
@@ -435,7 +435,7 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
         rows = from_jsonl(path)
 
     @contextmanager
-    def hidden(*arguments: Any) -> Iterator[Source]:
+    def hidden(*arguments: Any) -> Iterator[PayloadSource]:
         with make(*arguments) as made:
             path.rename(tmp_path / "elsewhere")
             yield made
@@ -452,7 +452,7 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
     make = recipe.written_recipe
 
     @contextmanager
-    def measured(*arguments: Any) -> Iterator[Source]:
+    def measured(*arguments: Any) -> Iterator[PayloadSource]:
         with make(*arguments) as made:
             assert made.content is not None
             sizes.append(Path(made.content[0]).stat().st_size)

@@ -54,6 +54,7 @@ class Hub:
         self.content = WebServer(self._serve)
         self.api = WebServer(self._answer)
         self.failing = 0
+        self.following = self.api.url  # where the next page of a list is
 
     def close(self) -> None:
         self.api.close()
@@ -101,7 +102,7 @@ class Hub:
         headers = {}
         if cursor + _PAGE < len(entries):
             recursive = query["recursive"][0]
-            more = f"{self.api.url}{path}?recursive={recursive}&cursor={cursor + _PAGE}"
+            more = f"{self.following}{path}?recursive={recursive}&cursor={cursor + _PAGE}"
             headers["Link"] = f'<{more}>; rel="next"'
         return Sent(200, json.dumps(entries[cursor : cursor + _PAGE]).encode(), headers)
 
@@ -130,6 +131,13 @@ def test_files_folders_and_patterns_of_the_hub(hub: Hub, root: str) -> None:
     assert values(from_npy(f"hf://{root}/a/*.npy")) == [*range(8)]
     assert from_objects(f"hf://{root}/a")[1]["bytes"] == FILES["a/1.npy"]
     assert all(asked.authorization is None for asked in hub.content.log), "the token stays with the Hub"
+
+
+def test_a_page_of_a_list_on_another_server_is_refused(hub: Hub) -> None:
+    hub.following = hub.content.url
+    with pytest.raises(StorageError, match=r"the Hub names http://127.* as the next page .*, which is on another ser"):
+        from_parquet("hf://datasets/me/words/**/*.parquet")
+    assert not hub.content.log
 
 
 def test_limited_listing_is_repeated(hub: Hub) -> None:

@@ -15,7 +15,7 @@ from loadax.loader.metrics.stats import usable_cores
 from loadax.loader.remote.workers import options_for, workers_of
 from loadax.protocols import Engine
 from loadax.work.dispatch import Answers, Attempt, Dispatcher, Policy
-from loadax.work.worker import Source, call_of
+from loadax.work.worker import PayloadSource, call_of
 
 # A quarter of the tasks take no longer than the usual time, since others may wait for lost workers.
 POLICY = Policy(
@@ -47,7 +47,7 @@ _RETRY = 1.0
 _FORGOTTEN = 10.0
 
 # What tasks call that only show that there is a worker.
-_PROBE = Source("", "remote", {}, None)
+_PROBE = PayloadSource("", "remote", {}, None)
 
 
 @final

@@ -25,7 +25,7 @@ from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.remote.engine import TaskEngine
-from loadax.loader.remote.task import Filled, Filler
+from loadax.loader.remote.task import Filled, RemoteFiller
 from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.protocols import Engine
@@ -36,7 +36,7 @@ from loadax.work.executors import check_import
 from loadax.work.payload import Payload, versions
 from loadax.work.pickling import unpickle_answer
 from loadax.work.remote_errors import unwrap
-from loadax.work.worker import Raised, Ready, Source, content_of
+from loadax.work.worker import PayloadSource, Raised, Ready, content_of
 
 # a worker has the next piece while the answer to the previous one is on its way
 _TASKS_PER_WORKER = 2
@@ -76,7 +76,7 @@ class RemoteExecutor:
         self.closed = False
         # By thread: the task that it waits for and its worker, as text, and since when.
         self.serving: dict[int, tuple[str, float]] = {}
-        self._latest = LatestReader(Filler)
+        self._latest = LatestReader(RemoteFiller)
 
     def load(
         self,
@@ -104,7 +104,7 @@ class RemoteExecutor:
         """Cancels all tasks. Idempotent and thread-safe."""
         self.closed = True
         self.tasks.close()
-        self._latest = LatestReader(Filler)
+        self._latest = LatestReader(RemoteFiller)
 
 
 @final
@@ -126,7 +126,7 @@ class _RemoteJob:
         self._pickled = pickle.dumps(options)
         self.buffers = partial(lease_buffers, options.layout, BufferPool(keep).lease)
         self._assembler = Assembler(reader, options, executor.mark)
-        self._latest: tuple[Payload, Source] | None = None
+        self._latest: tuple[Payload, PayloadSource] | None = None
         self._known()
 
     def prepare(self, threads: int) -> None:
@@ -238,7 +238,7 @@ class _RemoteJob:
             self._executor.serving[get_ident()] = text, given.began
         return given
 
-    def _known(self) -> tuple[Payload, Source]:
+    def _known(self) -> tuple[Payload, PayloadSource]:
         """The payload of the readers, and its source, without its content."""
         payload = self._shared_reader.package.latest
         if self._latest is None or self._latest[0] is not payload:
@@ -247,7 +247,10 @@ class _RemoteJob:
             digest = hashlib.sha256(repr((known, arrays)).encode())
             digest.update(message)
             digest.update(memory)
-            self._latest = payload, Source(digest.hexdigest(), "remote", known, None)
+            self._latest = (
+                payload,
+                PayloadSource(digest.hexdigest(), "remote", known, None),
+            )
         return self._latest
 
     def _take(self, piece: Piece, filled: Filled) -> Timing:

@@ -1,4 +1,4 @@
-"""Filler: what the tasks of remote workers call; it fills pieces, whose rows it keeps for other jobs."""
+"""RemoteFiller: what the tasks of remote workers call; it fills pieces, whose rows it keeps for other jobs."""
 
 import functools
 import hashlib
@@ -50,7 +50,7 @@ class Filled(NamedTuple):
 
 
 @final
-class Filler:
+class RemoteFiller:
     """What a task calls: fills pieces by readers of a dataset. Thread-safe. It is pickled as its arguments.
 
     Args:
@@ -94,10 +94,10 @@ class Filler:
         return _Job(digest, self._readers[reader], pickle.loads(options))  # noqa: S301 - tasks are pickles anyway
 
 
-def _opened(readers: tuple[Reader, ...]) -> Filler:
+def _opened(readers: tuple[Reader, ...]) -> RemoteFiller:
     """The filler of readers, in a worker."""
     keep_freed_memory()
-    return Filler(readers)
+    return RemoteFiller(readers)
 
 
 @final

@@ -14,15 +14,15 @@ from loadax.protocols import Visits
 from loadax.reader import Reader
 from loadax.work.payload import Payload
 from loadax.work.pickling import pickle_answer
-from loadax.work.worker import Missing, open_payload
+from loadax.work.worker import PayloadMissing, open_payload
 
 
 @final
-class Requests:
+class WorkerRequests:
     """Answers requests, with the filler that was opened last."""
 
     def __init__(self) -> None:
-        self._filler = Filler(())
+        self._filler = SharedMemoryFiller(())
 
     def __call__(self, request: Any, descriptors: list[int]) -> Any:
         """Computes the answer to a request.
@@ -36,7 +36,7 @@ class Requests:
         if request.message is not None:
             payload = descriptors[1]
             self._filler.keep(())
-            self._filler = Filler(())
+            self._filler = SharedMemoryFiller(())
             try:
                 opened = open_payload(
                     Payload(request.message, payload, request.arrays)
@@ -46,7 +46,7 @@ class Requests:
                 raise
             finally:
                 os.close(payload)
-            if isinstance(opened, Missing):
+            if isinstance(opened, PayloadMissing):
                 os.close(memory)
                 return opened
             self._filler = opened
@@ -54,7 +54,7 @@ class Requests:
 
 
 @final
-class Filler:
+class SharedMemoryFiller:
     """Fills pieces by readers of a dataset. It is pickled as its arguments.
 
     Args:
@@ -66,7 +66,7 @@ class Filler:
         self._jobs: dict[int, tuple[Assembler, SharedMemoryView]] = {}
 
     def __reduce__(self) -> Any:
-        return Filler, (self._readers,)
+        return SharedMemoryFiller, (self._readers,)
 
     def keep(self, jobs: Collection[int]) -> None:
         """Keeps the jobs with these numbers, and closes the others."""

@@ -23,7 +23,7 @@ from loadax.reader import Reader
 from loadax.work.payload import Package, Payload, pack
 from loadax.work.pickling import snapshot
 from loadax.work.remote_errors import unwrap
-from loadax.work.worker import Missing, Raised
+from loadax.work.worker import PayloadMissing, Raised
 
 _NUMBERS = count()  # of jobs
 
@@ -180,7 +180,7 @@ class Job:
                 )
                 error.add_note(f"loadax: in the worker process:\n{failure.traceback}")
                 raise error
-            assert isinstance(answer, Missing)
+            assert isinstance(answer, PayloadMissing)
             package.add_module(answer.module or "", payload)
 
 

@@ -17,7 +17,7 @@ from types import ModuleType
 import numpy as np
 
 from loadax.loader.workers.connection import Connection
-from loadax.loader.workers.filler import Requests
+from loadax.loader.workers.filler import WorkerRequests
 from loadax.loader.workers.interpreter import unmark
 from loadax.loader.workers.stacks import STACK_SIGNAL
 from loadax.work.worker import answer
@@ -48,7 +48,7 @@ def main() -> None:
     random.seed(_SEED)
     np.random.seed(_SEED)  # noqa: NPY002 - users' functions may draw from it
     connection = Connection(socket.socket(fileno=descriptor))
-    requests = Requests()
+    requests = WorkerRequests()
     try:
         while True:
             request, descriptors = connection.receive()

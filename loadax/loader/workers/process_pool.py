@@ -14,7 +14,7 @@ from loadax.errors import ClosedError, WorkerError
 from loadax.loader.assembly.assembler import FillOptions, Piece
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
-from loadax.loader.workers.filler import Filler
+from loadax.loader.workers.filler import SharedMemoryFiller
 from loadax.loader.workers.handle import LostError, When, WorkerHandle
 from loadax.loader.workers.job import Job, LatestReader
 from loadax.loader.workers.messages import PieceRead, ReadPiece
@@ -66,7 +66,7 @@ class ProcessPool:
         self._handles: list[WorkerHandle] = []
         # worker that reads for a thread, by the thread's identifier
         self._serving: dict[int, WorkerHandle] = {}
-        self._latest = LatestReader(Filler)
+        self._latest = LatestReader(SharedMemoryFiller)
         # threads that wait for a worker, first come, first served
         self._waiting: deque[object] = deque()
         self._starting: list[WorkerHandle] = []  # processes that are not ready yet
@@ -217,7 +217,7 @@ class ProcessPool:
             self.closed = True
             workers = [*self._handles, *self._starting]
             self._handles = []
-            self._latest = LatestReader(Filler)
+            self._latest = LatestReader(SharedMemoryFiller)
             self._free.notify_all()
         for worker in workers:
             worker.stop()

@@ -21,7 +21,7 @@ _LARGEST = 1 << 40  # bytes of a file: more than fit into memory
 
 
 @final
-class ObjectSource(BaseSource):
+class WholeFileSource(BaseSource):
     """Rows `{"path": str, "bytes": bytes}`, one a file. Each is read whole, by one request if it is remote.
 
     Args:
@@ -91,11 +91,11 @@ class ObjectSource(BaseSource):
         return locations, [contents[location] for location in locations]
 
 
-def open_objects(paths: Any) -> ObjectSource:
+def open_objects(paths: Any) -> WholeFileSource:
     """Opens files; a missing one is an error when it is read.
 
     Args:
         paths: Path, folder, pattern or URL, or a list of these.
     """
     files = Files()
-    return ObjectSource(expand(paths, FORMAT, files), files)
+    return WholeFileSource(expand(paths, FORMAT, files), files)
