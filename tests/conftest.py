@@ -10,6 +10,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 # Threads of matrix products wait for more of them by spinning, on a processor that another test needs.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# Keras reads it once too, whichever test is the first to import it.
+os.environ["KERAS_BACKEND"] = "jax"
 # Some container images set it: each of the hundreds of Python processes here would compile all of loadax again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -6,7 +6,11 @@ from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader
 from loadax.sources.library import require
 
-require("loadax.interop.keras", {"keras": "keras.utils"})
+require(
+    "loadax.interop.keras",
+    {"keras": "keras.utils"},
+    hint="set the environment variable KERAS_BACKEND to jax before Keras is imported",
+)
 from keras.utils import PyDataset  # noqa: E402
 
 

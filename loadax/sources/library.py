@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from loadax.errors import UnsupportedError
@@ -36,13 +37,16 @@ def is_stored(data: Any) -> bool:
     return False
 
 
-def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
+def require(
+    what: str, packages: Mapping[str, str], extra: str = "", hint: str = ""
+) -> None:
     """Refuses to go on without packages.
 
     Args:
         what: What needs them, for the message.
         packages: A module of each package, by the name that pip knows.
         extra: Extra of loadax with these packages; empty if they are installed with it.
+        hint: What to do where a package is there, but does not find what it imports.
 
     Raises:
         UnsupportedError: When a module can't be imported; says what to install.
@@ -51,6 +55,11 @@ def require(what: str, packages: Mapping[str, str], extra: str = "") -> None:
         try:
             import_module(module)
         except ImportError as error:
+            name = module.partition(".")[0]
+            if hint and find_spec(name) is not None:
+                raise UnsupportedError(
+                    f"{what} needs {package}, whose import has failed ({error}): {hint}"
+                ) from error
             if extra:
                 clone = f", or, in a clone of loadax, pip install -e '.[{extra}]'"
             else:

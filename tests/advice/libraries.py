@@ -1,6 +1,5 @@
 """Advice about objects of other libraries."""
 
-import os
 from typing import Any
 
 import datasets
@@ -184,7 +183,6 @@ def streamed_column_of_another_type(case: Case) -> None:
 
 @follows("pass a generator and steps_per_epoch= to fit() instead")
 def keras_epochs_of_a_stream(case: Case) -> None:
-    os.environ.setdefault("KERAS_BACKEND", "jax")
     import keras
 
     from loadax.interop.keras import Batches

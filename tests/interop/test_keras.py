@@ -1,5 +1,8 @@
 """Keras 3 on JAX: `fit` from a loader, interrupted and restored, trains as without an interruption."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, from_arrays
+from tests.limits import HANG
 
 # of Keras 3.15 with NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -21,9 +25,7 @@ def rows() -> tuple[Any, Any]:
 
 
 @pytest.fixture
-def keras(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Keras, which chooses its backend when it is imported."""
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
+def keras() -> Any:
     import keras
 
     return keras
@@ -44,7 +46,11 @@ class _KilledError(Exception):
     pass
 
 
-def test_epochs_are_those_of_the_loader_and_go_on_after_a_restore(keras: Any, rows: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("save_freq", "steps"), [("epoch", 12), (3, 14)])
+def test_epochs_are_those_of_the_loader_and_go_on_after_a_restore(
+    keras: Any, rows: Any, tmp_path: Path, save_freq: str | int, steps: int
+) -> None:
+    """From a backup within an epoch, Keras runs all steps of that epoch, and loadax goes on with new batches."""
     from loadax.interop.keras import Batches
 
     straight = model(keras)
@@ -53,7 +59,7 @@ def test_epochs_are_those_of_the_loader_and_go_on_after_a_restore(keras: Any, ro
         with loader(rows).iterate() as batches:
             yield from batches
 
-    straight.fit(generated(), steps_per_epoch=_STEPS, epochs=3, verbose=0, shuffle=False)
+    straight.fit(generated(), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
 
     class Kills(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -61,16 +67,34 @@ def test_epochs_are_those_of_the_loader_and_go_on_after_a_restore(keras: Any, ro
                 raise _KilledError
 
     killed = model(keras)
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq="epoch")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=save_freq)
     with Batches(loader(rows), killed) as batches, pytest.raises(_KilledError):
         killed.fit(batches, epochs=3, verbose=0, callbacks=[backup, Kills()])
     resumed = model(keras)
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq="epoch")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=save_freq)
     with Batches(loader(rows), resumed) as batches:
         resumed.fit(batches, epochs=3, verbose=0, callbacks=[backup])
         assert len(batches) == _STEPS
-    assert int(resumed.optimizer.iterations) == 3 * _STEPS
+    assert int(resumed.optimizer.iterations) == steps
     for weight, expected in zip(resumed.get_weights(), straight.get_weights(), strict=True):
         np.testing.assert_array_equal(weight, expected)
     with Batches(loader(rows, 1)) as batches:
         assert resumed.evaluate(batches, verbose=0) == resumed.evaluate(batches, verbose=0)
+
+
+def test_error_for_a_backend_that_is_not_installed(tmp_path: Path) -> None:
+    """Without a choice, Keras takes TensorFlow, which users of JAX seldom have. Then the message's advice is taken."""
+    program = "from loadax.interop.keras import Batches"
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    environment["KERAS_HOME"] = str(tmp_path)  # where it keeps the choice of its last run
+
+    def run() -> str:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG).stderr
+
+    hint = "set the environment variable KERAS_BACKEND to jax before Keras is imported"
+    found = run()
+    assert "loadax.interop.keras needs keras, whose import has failed (No module named 'tensorflow')" in found
+    assert hint in found
+    environment["KERAS_BACKEND"] = "jax"
+    assert "Error" not in run()
