@@ -21,7 +21,7 @@ from loadax.loader.watch import hosts, status
 from loadax.protocols import ArraySpec
 from loadax.sharding import data_parallel
 from tests.chaos.judge import log_to
-from tests.limits import ENDLESS, until
+from tests.limits import ENDLESS, HANG, until
 
 BLOCKED = threading.Event()
 """Whether no more rows come."""
@@ -102,6 +102,7 @@ def suspended(folder: str, steps: int) -> None:
     data, lines = from_arrays(np.arange(8 * steps)).map(read), list[str]()
     with (
         impatient(),
+        patch.object(hosts, "FIRST_WAIT", HANG),  # on a busy machine, one may begin long before the other
         log_to(lines.append),
         Dataloader(data, 8, num_workers=1, stall_after=None, abort_after=3.0).iterate() as batches,
     ):

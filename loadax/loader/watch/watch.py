@@ -38,6 +38,9 @@ class RunWatch:
         }
         self._threads: dict[Check, threading.Thread] = {}
         self._closed = False
+        # When the process was resumed last. Of all threads: one that is stopped in the middle of its check, which may
+        # wait for another process, can't tell the two apart; another one that naps can.
+        self._resumed = float("-inf")
         # reentrant: garbage collection may close this watch while it starts
         self._lock = threading.RLock()
 
@@ -84,7 +87,6 @@ class RunWatch:
 
     def _run(self, check: Check, wake: "SimpleQueue[None]") -> None:
         closing = False
-        resumed = float("-inf")
         due = float("-inf")
         while not closing:
             closing = self._closed
@@ -94,10 +96,10 @@ class RunWatch:
                     wake.get(timeout=min(due - began, _NAP))
                     due = began  # woken
                 if perf_counter() - began > _NAP + _LATE:
-                    resumed = perf_counter()
+                    self._resumed = perf_counter()
                 continue
             try:
-                due = check(closing, resumed) + perf_counter()
+                due = check(closing, self._resumed) + perf_counter()
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and must not end the run
                 log.exception(
                     "one of the checks of this run has failed and is not called "

@@ -129,3 +129,35 @@ def test_a_check_that_waits_does_not_hold_up_the_others() -> None:
     until(lambda: len(calls) > 2)
     gate.set()
     watch.close()
+
+
+def test_a_check_that_waits_while_the_process_is_stopped_is_told_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't tell itself whether it was stopped, or has waited for another process."""
+    ahead, told, naps = [0.0], list[float](), list[bool]()
+    monkeypatch.setattr(watch_module, "perf_counter", lambda: time.perf_counter() + ahead[0])
+    gate = threading.Event()
+
+    def waits(_: bool, resumed: float) -> float:
+        told.append(resumed)
+        if len(told) == 1:
+            assert gate.wait(HANG)
+        return 0.001
+
+    def naps_mostly(*_: object) -> float:
+        naps.append(True)
+        return float("inf")
+
+    watch = RunWatch([waits, naps_mostly])
+    watch.start()
+    until(lambda: bool(told and naps))
+    began = time.perf_counter()
+
+    def resumed() -> bool:
+        ahead[0] += 90.0
+        watch.wake()
+        return watch._resumed >= began + 90.0
+
+    until(resumed)
+    gate.set()
+    until(lambda: told[-1] >= began + 90.0)
+    watch.close()
