@@ -39,7 +39,8 @@ def engine_maker(text: str) -> Callable[[], Executor]:
 def _dask(address: str) -> Executor:
     from distributed import Client
 
-    client = Client(address, timeout=10)
+    # not the default: what is closed last may leave it to later computations of Dask in this process
+    client = Client(address, timeout=10, set_as_default=False)
     executor: Executor = client.get_executor(pure=False)
     weakref.finalize(executor, client.close)  # else it tries for ever to reach a scheduler that has ended
     return executor

@@ -587,6 +587,7 @@ def test_worker_reads_a_file_again_that_was_replaced_after_an_interrupted_pass(t
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(KeyError):
             from_npy(file).filter(is_one, "v1", index=index, executor=pool)
+        pool.submit(int).result()  # tasks that had begun have failed too, and keep no part
         dies.unlink()
         changed = np.ones(rows, np.int64)
         changed[spread(rows, 64)] = 0  # the rows by which loadax tells contents apart
