@@ -90,7 +90,8 @@ def test_error_for_a_backend_that_is_not_installed(tmp_path: Path) -> None:
 
     def run() -> str:
         command = [sys.executable, "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG).stderr
+        ended = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=HANG)
+        return ended.stderr
 
     hint = "set the environment variable KERAS_BACKEND to jax before Keras is imported"
     found = run()
