@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from loadax.loader.metrics.stats import Stats
     from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
+    from loadax.row_index.statistics import Statistics
 
 _HOME = {  # of names that are not in `loadax.io`
     "Buckets": "loadax.loader.buckets",
@@ -63,6 +64,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "MaskErrors": "loadax.loader.mask_errors",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
+    "Statistics": "loadax.row_index.statistics",
     "Stats": "loadax.loader.metrics.stats",
     "chain": "loadax.loader.chain",
     "concat": "loadax.combine",
@@ -85,6 +87,7 @@ __all__ = [
     "MaskErrors",
     "Report",
     "Source",
+    "Statistics",
     "Stats",
     "as_dataset",
     "chain",

@@ -62,6 +62,9 @@ from loadax.transforms import (
     checked_seed,
 )
 
+if TYPE_CHECKING:
+    from loadax.row_index.statistics import Statistics
+
 _LANES = 128
 _OPEN_BYTES = 1 << 30  # default limit of the windows of all lanes, over all hosts
 # Rows and bytes of a chunk of the largest leaf, above which decoding a chunk for one row gets a warning.
@@ -1236,6 +1239,58 @@ class Dataset:
         from loadax.row_index.lists import leave_out
 
         return self._with(leave_out(self.order, self.reader.num_rows, rows))
+
+    def statistics(
+        self,
+        *leaves: str,
+        per: Literal["column", "leaf"] = "column",
+        index: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        executor: Engine | None = None,
+        progress: bool | None = None,
+    ) -> "dict[str, Statistics]":
+        """Count, mean, standard deviation, least and greatest value, and quantiles of leaves, to normalise them.
+
+        Reads each row of this dataset once, now, whatever their order, with the maps so far applied: call it on the
+        training part alone. Sums are those of float64, merged by Chan's formulas.
+
+        Args:
+            leaves: Names of leaves; see `rename`. Only these are read of arrays and tables. None: all real numbers.
+            per: What has statistics of its own: each "column", an index of the last dimension, such as the channels of
+                an image or the entries of a state; or the "leaf", as images of one channel and tokens need it.
+            index: Folder that keeps the result for later runs and for other processes of the run; see `filter`.
+            workers: Number of threads; see `filter`.
+            executor: What reads rows instead of threads, as in `filter`.
+            progress: Whether to show a progress bar. None: if stderr is a terminal.
+
+        Returns:
+            Statistics by the name of each leaf.
+
+        Raises:
+            ArgumentError: If there are no rows or leaves of real numbers, a map before it is random, the set of rows
+                changes every epoch, or an option can't be used; see `filter`.
+            LeafTypeError: If rows differ in the number of columns. Names the row.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> data = from_arrays({"state": np.array([[1.0, 0.0], [3.0, 0.0]], np.float32)})
+            >>> state = data.statistics("state")["state"]
+            >>> state.mean, state.quantile(0.5)
+            (array([2., 0.]), array([2., 0.]))
+            >>> std = np.maximum(state.std, 1e-6)
+            >>> data.map(lambda row: {"state": (row["state"] - state.mean) / std})[1]
+            {'state': array([1., 0.])}
+        """
+        from loadax.row_index.build import scan_options
+        from loadax.row_index.statistics import statistics
+
+        self._check_random_access("statistics()")
+        options = scan_options(index, workers, executor, progress)
+        seen = self
+        if leaves:
+            seen = self._select_leaves("keep", leaves, "leaves")
+        return statistics(self.order, seen.reader, bool(leaves), per, options)
 
     def split_by(
         self,

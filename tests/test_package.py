@@ -53,7 +53,7 @@ def test_the_wheel_holds_all_of_loadax_and_nothing_else(tmp_path: Path) -> None:
     there = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "loadax").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", ".ruff_cache"}.intersection(path.parts)
     }
     assert {"loadax/py.typed", "loadax/core/replacements.toml"} <= held
     assert held == there

@@ -17,7 +17,7 @@ from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.kept.parts import Arrays
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, row_work, threads_for
+from loadax.row_index.scan import RowFunction, RowWork, row_runs, threads_for
 from loadax.work.executors import index_engine
 
 
@@ -123,7 +123,7 @@ def answers(
         question.verb,
         lambda: {"function or key": known_as, **_identity(reader, met)},
         lambda entry: question.check(entry, met),
-        lambda: row_work(reader, met, question.judge, question.dtype, label),
+        lambda: RowWork(row_runs(reader, met), question.judge, question.dtype, label),
         merge,
         PassOptions(
             threads_for(reader, options.workers), options.executor, options.progress

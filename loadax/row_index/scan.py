@@ -98,46 +98,64 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 
 @final
 @dataclass(frozen=True)
-class RowWork:
-    """Evaluation of a function on the selected rows; see `loadax.kept.recipe.Work`.
+class RowRuns:
+    """The selected rows of a source, in runs that are read together, and parts of runs.
 
     Args:
         reader: Reader of the rows, without random maps.
         met: Mask of the rows to read, bool[rows]; None: all.
-        judge: Function to evaluate, called concurrently.
-        dtype: Dtype of its values.
-        label: Name of the pass, for messages.
-        runs: First row of each run, which is read together, and the number of rows, int64[runs + 1].
+        runs: First row of each run, and the number of rows, int64[runs + 1].
         parts: Number of the first run of each part, and the number of runs, int64[parts + 1].
         sizes: Number of selected rows of each part.
     """
 
     reader: Reader
     met: NDArray[np.bool_] | None
-    judge: RowFunction
-    dtype: Any
-    label: str
     runs: Integers
     parts: Integers
     sizes: list[int]
-    unit: str = "row"
 
-    def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
-        """Values of the selected rows of a part."""
-        values = [np.empty(0, self.dtype)]
+    def of_part(self, part: int, over: threading.Event) -> Iterator[Run]:
+        """Reads the runs of a part, one after the other."""
         for run in range(self.parts[part], self.parts[part + 1]):
             begin, end = self.runs[run : run + 2]
             if self.met is None:
                 rows = np.arange(begin, end)
             else:
                 rows = begin + np.flatnonzero(self.met[begin:end])
-            values.append(self.judge(read_run(self.reader, rows, over)))
+            yield read_run(self.reader, rows, over)
+
+
+@final
+@dataclass(frozen=True)
+class RowWork:
+    """Evaluation of a function on the selected rows; see `loadax.kept.recipe.Work`.
+
+    Args:
+        rows: The rows.
+        judge: Function to evaluate, called concurrently.
+        dtype: Dtype of its values.
+        label: Name of the pass, for messages.
+    """
+
+    rows: RowRuns
+    judge: RowFunction
+    dtype: Any
+    label: str
+    unit: str = "row"
+
+    @property
+    def sizes(self) -> list[int]:
+        return self.rows.sizes
+
+    def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
+        """Values of the selected rows of a part."""
+        values = [np.empty(0, self.dtype)]
+        values.extend(map(self.judge, self.rows.of_part(part, over)))
         return {"values": np.concatenate(values)}
 
 
-def row_work(
-    reader: Reader, met: NDArray[np.bool_], judge: RowFunction, dtype: Any, label: str
-) -> RowWork:
+def row_runs(reader: Reader, met: NDArray[np.bool_]) -> RowRuns:
     """Plans runs of whole chunks with at least one selected row, and parts of them, from numbers alone."""
     total = len(met)
     group = 1
@@ -164,9 +182,7 @@ def row_work(
         int(np.count_nonzero(met[low:high]))
         for low, high in pairwise(runs[parts].tolist())
     ]
-    return RowWork(
-        reader, None if met.all() else met, judge, dtype, label, runs, parts, sizes
-    )
+    return RowRuns(reader, None if met.all() else met, runs, parts, sizes)
 
 
 def _row_bytes(reader: Reader) -> int:

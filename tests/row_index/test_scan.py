@@ -14,7 +14,7 @@ from loadax.kept import kept_pass
 from loadax.protocols import ArraySpec, Integers
 from loadax.reader import Reader
 from loadax.row_index import scan
-from loadax.row_index.scan import read_run, row_work, threads_for
+from loadax.row_index.scan import RowWork, read_run, row_runs, threads_for
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -50,7 +50,7 @@ def test_parts_have_every_selected_row_once(size: int, chunks: Any, monkeypatch:
 
 
 def rows_of_parts(reader: Reader, met: Any) -> list[Any]:
-    work = row_work(reader, met, lambda run: run.rows, np.int64, "rows")
+    work = RowWork(row_runs(reader, met), lambda run: run.rows, np.int64, "rows")
     parts = [work.compute(part, threading.Event())["values"] for part in range(len(work.sizes))]
     assert list(map(len, parts)) == work.sizes
     return parts
