@@ -31,7 +31,7 @@ import psutil
 
 import loadax
 from loadax.kept import kept_pass
-from loadax.row_index.scan import Run, row_work
+from loadax.row_index.scan import Run, row_runs
 from loadax.work.pickling import dump
 
 FILES, WORKERS, TASKS = 20, 2, 500
@@ -102,7 +102,7 @@ def measure(engine: str, rows: str, own: str) -> dict[str, float]:
     wall, cpu = time.perf_counter() - began, cpu_seconds(others) - cpu
     status = Path("/proc/self/status").read_text().splitlines()
     assert 0.3 < len(kept) / len(data) < 0.4
-    tasks = len(RowWork(row_runs(data.reader, np.ones(len(data)), bool), no_values, np.int64, "filter").sizes)
+    tasks = len(row_runs(data.reader, np.ones(len(data), bool)).sizes)
     workers = WORKERS if make else 1
     empty = [empty_pass(count, own, make) for count in (TASKS, 4 * TASKS)]
     return {
