@@ -69,7 +69,7 @@ TOPICS = {
     "datasets": Topic(
         "Datasets",
         "A `Dataset` and its verbs, and the functions that combine several.",
-        ("loadax.Dataset", "loadax.concat", "loadax.mix", "loadax.zip"),
+        ("loadax.Dataset", "loadax.Statistics", "loadax.concat", "loadax.mix", "loadax.zip"),
     ),
     "loader": Topic(
         "Loader and iterators",
