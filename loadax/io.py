@@ -1039,7 +1039,7 @@ def _recognise(data: Any) -> Dataset | None:
             f"data is {type_text(data)} of a Dataloader; pass the loader's dataset: "
             "loader.dataset"
         )
-    from loadax.sources.adapt import as_source
+    from loadax.sources.adapt import as_source, is_source
     from loadax.sources.libraries.grain_map import is_grain
     from loadax.sources.libraries.streams import recognise_stream
     from loadax.sources.libraries.supported import open_supported
@@ -1050,7 +1050,7 @@ def _recognise(data: Any) -> Dataset | None:
     if stream is not None:
         return _stream(stream)
     known = open_supported(data)
-    if known is None and not (hasattr(data, "read") and hasattr(data, "__len__")):
+    if known is None and not is_source(data):
         return None
     return Dataset(as_source(data if known is None else known))
 

@@ -154,7 +154,7 @@ def entries(name: str, value: Any, noun: str) -> list[Any]:
         or getattr(value, "ndim", None) == 0
     )
     # A loader or dataset may have no end. A loader has a `__next__`, for its error.
-    endless = type(value).__module__.partition(".")[0] == "loadax"
+    endless = str(type(value).__module__).partition(".")[0] == "loadax"
     if single or endless or not isinstance(value, Collection | Iterator):
         raise ArgumentError(f"{name}={shown(value)}: pass a list of {noun}")
     return list(value)

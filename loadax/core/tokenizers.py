@@ -19,7 +19,7 @@ def serialised(value: Any) -> tuple[Any, ...] | None:
     Models of 128,000 tokens take about 15 ms; they are serialised each time, since most of these objects can change.
     """
     for kind in type(value).__mro__:
-        match kind.__module__.partition(".")[0], kind.__name__:
+        match str(kind.__module__).partition(".")[0], kind.__name__:
             case "sentencepiece", "SentencePieceProcessor":
                 options = {
                     name: option

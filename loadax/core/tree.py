@@ -216,7 +216,7 @@ def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
     It may check or convert rows, of which specs and batches are none. As in JAX, a class with a custom `__init__`, as
     equinox modules may have, is built without calling it.
     """
-    if kind.__dataclass_params__.init and not type(kind).__module__.startswith(
+    if kind.__dataclass_params__.init and not str(type(kind).__module__).startswith(
         "equinox."
     ):
         with suppress(Exception):  # the user's code

@@ -43,7 +43,7 @@ def as_source(given: Any) -> BaseSource:
     """Adapts a user's object to `BaseSource`; a `BaseSource` is returned as it is.
 
     Args:
-        given: A `BaseSource`; an object with `__len__` and `read` (see `loadax.protocols.Source`); or one with
+        given: A `BaseSource`; an object with the members of `loadax.protocols.Source`; or one with
             `__len__` and `__getitem__`.
 
     Raises:
@@ -51,9 +51,14 @@ def as_source(given: Any) -> BaseSource:
     """
     if isinstance(given, BaseSource):
         return given
-    if hasattr(given, "read") and hasattr(given, "__len__"):
+    if is_source(given):
         return UserSource(given)
     return ObjectSource(given)
+
+
+def is_source(given: Any) -> bool:
+    """Whether an object has the three members of a source. Open files have `read` too, and some a length."""
+    return all(hasattr(given, name) for name in ("read", "spec", "__len__"))
 
 
 @final

@@ -37,7 +37,7 @@ class Format(NamedTuple):
         names: Regular expression that is found in names of such files.
         magic: Regular expression that the first bytes of such files match.
         opener: `module:function` that `function` calls; empty if another library opens the files.
-        given: Code of the function's arguments, where `{0}` is the path.
+        line: Code that opens a file, where `{0}` is the path; empty: a call of the function with it.
         lacks: What a folder without such files lacks; empty if files are not looked for in folders.
         argument: Name of the argument that takes the paths.
         requires: A module of each package that reads such files, by the name that pip knows.
@@ -60,7 +60,7 @@ class Format(NamedTuple):
     names: str = "(?!)"
     magic: bytes = b"(?!)"
     opener: str = ""
-    given: str = "{0}"
+    line: str = ""
     lacks: str = ""
     argument: str = "paths"
     requires: Mapping[str, str] = MappingProxyType({})
@@ -96,4 +96,5 @@ class Format(NamedTuple):
 
     def call(self, path: str) -> str:
         """The code that opens a file."""
-        return f"loadax.{self.function}({self.given.format(repr(path))})"
+        line = self.line or f"loadax.{self.function}({{0}})"
+        return line.replace("{0}", repr(path))

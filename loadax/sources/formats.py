@@ -16,6 +16,7 @@ from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
 from loadax.sources.neighbours import is_hidden
 from loadax.sources.npy.format import FORMAT as _NPY
+from loadax.sources.other_files import other_files, other_folder
 from loadax.sources.shards.format import TFRECORD, WEBDATASET
 from loadax.sources.tables.parquet.format import FORMAT as _PARQUET
 from loadax.sources.tables.text.format import CSV, JSONL
@@ -41,42 +42,48 @@ FORMATS = MappingProxyType({one.function: one for one in _OWN})
 # Formats that other libraries read. They are recognised first: references are JSON too.
 _OTHERS = (
     Format(
-        "from_arrays", "a .npz file", r"(?i)\.npz$", given="dict(numpy.load({0}))"
+        "from_arrays",
+        "a .npz file",
+        r"(?i)\.npz$",
+        line="loadax.from_arrays(dict(numpy.load({0})))",
     ),
     Format(
         "as_dataset",
         "an HDF5 file",
         r"(?i)\.(h5|hdf5)$",
         magic.HDF5,
-        given="h5py.File({0})",
+        line="loadax.as_dataset(h5py.File({0}))",
     ),
     Format(
-        "as_dataset", "a netCDF file", r"(?i)\.nc$", given="xarray.open_dataset({0})"
+        "as_dataset",
+        "a netCDF file",
+        r"(?i)\.nc$",
+        line="loadax.as_dataset(xarray.open_dataset({0}))",
     ),
     Format(
         "from_arrow",
         "an Arrow file",
         r"(?i)\.(arrow|feather)$",
         magic.ARROW,
-        given="pyarrow.feather.read_table({0})",
+        line="loadax.from_arrow(pyarrow.feather.read_table({0}))",
     ),
     Format(
         "from_huggingface",
         "a stream of Arrow record batches",
         magic=magic.HUGGINGFACE,
-        given="datasets.Dataset.from_file({0})",
+        line="loadax.from_huggingface(datasets.Dataset.from_file({0}))",
     ),
     Format(
         "from_arrow",
         "a stream of Arrow record batches",
         magic=magic.ARROW_STREAM,
-        given="pyarrow.ipc.open_stream(pyarrow.memory_map({0}))",
+        line="loadax.from_arrow(pyarrow.ipc.open_stream(pyarrow.memory_map({0})))",
     ),
     Format(
         "as_dataset",
         "a file of references to zarr chunks, as kerchunk writes it",
         magic=magic.REFERENCES,
-        given="xarray.open_zarr('reference://', storage_options={{'fo': {0}}}, consolidated=False)",
+        line="loadax.as_dataset(xarray.open_zarr('reference://', storage_options={'fo': {0}}, consolidated=False))",
     ),
 )
 
@@ -97,14 +104,20 @@ def find_format(path: str, *, guess: bool = False) -> Format | None:
     else:
         local = local_path(path)
     if local is None or not local.is_dir():
-        found = next((one for one in _KNOWN if one.belongs(file_name(path))), None)
+        named = (one for one in _by_name() if one.belongs(file_name(path)))
+        found = next(named, None)
         whole = "|" in path or (
             guess and (local is None or local.suffix.lower() == ".zip")
         )
     else:
-        found = _format_in(local)
+        found = other_folder(local) or _format_in(local)
         whole = guess
     return found or (_ZARR if whole else None)
+
+
+def _by_name() -> tuple[Format, ...]:
+    """All formats, those first that more is known of."""
+    return (*_KNOWN, *other_files())
 
 
 def _format_in(folder: Path) -> Format | None:
@@ -156,7 +169,7 @@ def refuse_other(
     """
     content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
     other = content or next(
-        (other for other in _KNOWN if other.belongs(path.name)), None
+        (other for other in _by_name() if other.belongs(path.name)), None
     )
     if other is None or other.function in (one.function, *one.accepted):
         return

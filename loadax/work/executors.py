@@ -38,14 +38,14 @@ def checked_engine(value: Any, name: str = "executor") -> Engine | None:
     )
     if value is None or isinstance(value, Executor) or is_function:
         return value
-    if type(value).__name__ == "Parallel" and type(value).__module__.startswith(
+    if type(value).__name__ == "Parallel" and str(type(value).__module__).startswith(
         "joblib."
     ):
         remedy = (
             "pass the processes that joblib uses: "
             f"{name}=joblib.externals.loky.get_reusable_executor"
         )
-    elif type(value).__module__.partition(".")[0] == "submitit":
+    elif str(type(value).__module__).partition(".")[0] == "submitit":
         remedy = (
             "on SLURM, pass a cluster of dask_jobqueue: "
             f"{name}=distributed.Client(SLURMCluster(…)).get_executor()"
@@ -154,7 +154,7 @@ def capacity_of(executor: Executor) -> int:
     client = getattr(executor, "_client", None)
     # whatever a lost scheduler raises, or an executor that has no such attribute
     with suppress(Exception):
-        if client is not None and type(executor).__module__.startswith(
+        if client is not None and str(type(executor).__module__).startswith(
             "distributed."
         ):
             return sum(client.nthreads().values())

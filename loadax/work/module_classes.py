@@ -22,7 +22,7 @@ _FIELD = (
 
 def with_fields(kind: Any, reduced: Any) -> Any:
     """The reduction of an object, as cloudpickle says, with the fields of a class of equinox that goes by value."""
-    is_module = isinstance(kind, type) and type(kind).__module__.startswith(
+    is_module = isinstance(kind, type) and str(type(kind).__module__).startswith(
         "equinox."
     )
     if (

@@ -5,6 +5,7 @@ import sys
 import warnings
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import h5py
 import jax
@@ -281,3 +282,20 @@ def arrays_of_anndata(case: Case) -> None:
     with case.refused(ArgumentError):
         loadax.as_dataset(data)
     np.testing.assert_array_equal(loadax.as_dataset({"x": data.X}).read(range(4))["x"], np.eye(4))
+
+
+@follows("fill them: loadax.as_dataset(data.filled(0))")
+def masked_table_of_astropy(case: Case) -> None:
+    """A class stands in, with the members that loadax uses."""
+
+    class Table(dict[str, Any]):
+        colnames = ("x",)
+
+        def filled(self, value: int) -> "Table":
+            return Table({name: column.filled(value) for name, column in self.items()})
+
+    table = Table({"x": np.ma.masked_array([1, 2], [False, True])})
+    with patch.dict(sys.modules, {"astropy.table": type("Module", (), {"Table": Table})}):
+        with case.refused(SourceError):
+            loadax.as_dataset(table)
+        assert loadax.as_dataset(table.filled(0)).read(range(2))["x"].tolist() == [1, 0]

@@ -13,6 +13,7 @@ def open_tree(tree: Tree) -> BaseSource:
     Raises:
         SourceError: when a leaf is no array, has no rows, or the leaves' lengths differ; names the leaf.
     """
+    tree = _by_fields(tree)
     leaves, structure = flatten(tree, is_leaf=is_stored)
     stored = [leaf for leaf in leaves if is_stored(leaf)]
     if not stored:
@@ -24,3 +25,12 @@ def open_tree(tree: Tree) -> BaseSource:
     from loadax.sources.libraries.rows_of_store import StoreSource
 
     return StoreSource(tree)
+
+
+def _by_fields(tree: Tree) -> Tree:
+    """The tree, or the fields of an array that has some."""
+    if getattr(getattr(tree, "dtype", None), "names", None) is None:
+        return tree
+    from loadax.sources.libraries.objects_of_domains import fields_of
+
+    return fields_of(tree)

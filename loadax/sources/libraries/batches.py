@@ -24,7 +24,7 @@ def batching_verb(data: Any) -> str:
 
 def _grain_makes_batches(data: Any) -> bool:
     kind = type(data)
-    if kind.__module__.startswith("grain."):
+    if str(kind.__module__).startswith("grain."):
         name = kind.__name__
     else:
         name = ""
@@ -47,7 +47,7 @@ def _verb_of_pipeline(stages: list[Any]) -> str:
 
 def _pipe_makes_batches(data: Any) -> bool:
     """Whether a pipe of `torch.utils.data.datapipes` makes batches."""
-    while data is not None and type(data).__module__.startswith(
+    while data is not None and str(type(data).__module__).startswith(
         "torch.utils.data.datapipes."
     ):
         name = type(data).__name__

@@ -252,6 +252,6 @@ def _chain(dataset: Any) -> Iterator[Any]:
 
 def _kind(dataset: Any) -> str:
     """Name of Grain's class without MapDataset; "" for a user's class, which may do anything."""
-    if type(dataset).__module__.startswith("grain."):
+    if str(type(dataset).__module__).startswith("grain."):
         return type(dataset).__name__.removesuffix("MapDataset")
     return ""

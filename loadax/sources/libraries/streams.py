@@ -63,7 +63,8 @@ def recognise_stream(data: Any) -> StreamSource | None:
     if comes_from(data, "grain", "IterDataset"):
         return _one_lane(data, "a Grain IterDataset")
     if any(
-        kind.__name__ == "IterableDataset" and kind.__module__.startswith("torch.")
+        kind.__name__ == "IterableDataset"
+        and str(kind.__module__).startswith("torch.")
         for kind in type(data).__mro__
     ):
         return _one_lane(data, f"a torch {type(data).__name__}")

@@ -9,6 +9,7 @@ from loadax.protocols import Source
 from loadax.sources.arrays import ArraySource
 from loadax.sources.columns import is_column, is_frame, plain_columns
 from loadax.sources.libraries.array_tree import open_tree
+from loadax.sources.libraries.objects_of_domains import open_converted
 from loadax.sources.libraries.unsupported import refuse_known
 from loadax.sources.library import comes_from, is_stored, require
 from loadax.sources.library_arrays import is_array
@@ -26,6 +27,9 @@ def open_supported(data: Any) -> Source | None:
         ArgumentError: when it has no rows that can be read at any place; says what to write.
         SourceError: when it can't be read, such as for nulls; names the column or leaf, and says what to write.
     """
+    converted = open_converted(data)
+    if converted is not None:
+        return converted
     refuse_known(data)
     if comes_from(data, "datasets", "Dataset") and data.format["type"] != "custom":
         from loadax.sources.tables.huggingface.open import open_huggingface
@@ -33,9 +37,7 @@ def open_supported(data: Any) -> Source | None:
         return open_huggingface(data)
     if is_frame(data):
         arrays = plain_columns(data)
-        if arrays is None:
-            return _open_arrow(data)
-        return ArraySource(arrays)
+        return _open_arrow(data) if arrays is None else ArraySource(arrays)
     if comes_from(data, "zarr", "Group"):
         arrays = dict(sorted(data.arrays()))
         return open_tree(
@@ -55,13 +57,13 @@ def open_supported(data: Any) -> Source | None:
         )
     if any(comes_from(data, module, *names) for module, names in _TABLES.items()):
         return _open_arrow(data)
-    columns = (
+    is_known = (
         is_stored(data)
         or is_column(data)
         or is_array(data)
         or comes_from(data, "h5py", "Group")
     )
-    if columns:
+    if is_known:
         return open_tree(data)
     return None
 

@@ -20,6 +20,14 @@ _SPARSE = (
     "loadax.from_arrays(data.toarray()), or, row by row, "
     f"{_SPARSE_ROWS.format('data.tocsr()')}"
 )
+_ATOMS = (
+    "loadax.from_source([{'numbers': atoms.numbers, 'positions': atoms.positions} for "
+    "atoms in "
+)
+_EPISODES = (
+    "[{'observations': episode.observations, 'actions': episode.actions} for "
+    "episode in data.iterate_episodes()]"
+)
 _BATCHES = "*(data[i] for i in range(len(data)))"
 _DENSE = "loadax.as_dataset({'x': data.X})"
 # Packages of Keras, and names of the class there.
@@ -40,6 +48,31 @@ _BY_CLASS = (
     ("xbatcher", "BatchGenerator", "loadax.as_dataset(data.ds)"),
     ("netCDF4", "Dataset", "loadax.as_dataset(xarray.open_dataset(data.filepath()))"),
     ("deltalake", "DeltaTable", "loadax.from_parquet(data.file_uris())"),
+    (
+        "uproot.behaviors.TTree",
+        "TTree",
+        "loadax.from_arrays(data.arrays(library='np'))",
+    ),
+    (
+        "uproot.behaviors.RNTuple",
+        "RNTuple",
+        "loadax.from_arrays(data.arrays(library='np'))",
+    ),
+    (
+        "uproot.behaviors.RNTuple",
+        "HasFields",
+        "loadax.from_arrays(data.array(library='np'))",
+    ),
+    (
+        "uproot.behaviors.TBranch",
+        "TBranch",
+        "loadax.from_arrays(data.array(library='np'))",
+    ),
+    ("mne.io", "BaseRaw", "loadax.from_arrays(data.get_data().T)"),
+    ("mne", "BaseEpochs", "loadax.from_arrays(data.get_data())"),
+    ("jraph", "GraphsTuple", "loadax.from_source(jraph.unbatch(data))"),
+    ("minari", "MinariDataset", f"loadax.from_source({_EPISODES})"),
+    ("ase", "Atoms", f"{_ATOMS}[data]])"),
 )
 
 
@@ -64,7 +97,7 @@ def refuse_known(data: Any) -> None:
         )
     refuse_grain(data)
     if any(
-        base.__name__ in _KERAS.get(base.__module__.partition(".")[0], ())
+        base.__name__ in _KERAS.get(str(base.__module__).partition(".")[0], ())
         for base in type(data).__mro__
     ):
         raise ArgumentError(
@@ -91,6 +124,11 @@ def refuse_known(data: Any) -> None:
                 f"the data is {type_text(data)}, which can't be read by rows; make "
                 f"arrays of it: {line}"
             )
+    if isinstance(data, list) and data and comes_from(data[0], "ase", "Atoms"):
+        raise ArgumentError(
+            "the data is a list of Atoms, which are no arrays; make arrays of each: "
+            f"{_ATOMS}data])"
+        )
     if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
         raise ArgumentError(
             f"the data is {type_text(data)} of {some(map(repr, data), 5)}, each a "

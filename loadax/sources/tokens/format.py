@@ -7,7 +7,7 @@ FORMAT = Format(
     "a file of tokens",
     r"\.(bin|ds|idx|npy)$",
     opener="loadax.sources.tokens.windows:open_tokens",
-    given="{0}, seq_len=…",
+    line="loadax.from_tokens({0}, seq_len=…)",
     lacks=".bin or .npy file in it",
     argument="path",
     # .npy files of tokens; the bytes of a text are tokens too
