@@ -13,8 +13,8 @@ from loadax.plan.pack import check_lengths
 from loadax.protocols import Integers, Tree
 
 # rows whose documents are read at once, about, and documents
-_MOST_ROWS = 8
-_MOST_DOCUMENTS = 128
+_MOST_ROWS = 16
+_MOST_DOCUMENTS = 256
 _GROWTH = 8  # documents after which those of another row are read at once
 
 

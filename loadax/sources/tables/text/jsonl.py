@@ -1,6 +1,5 @@
 """JsonlSource: rows of JSON lines, found by an index of the lines and parsed many at a time."""
 
-import io
 import json
 import os
 import re
@@ -253,26 +252,22 @@ def parse(lines: Sequence[memoryview], schema: Any = None) -> Any:
     Raises:
         pyarrow.ArrowException, UnicodeDecodeError: When a line is not an object, or has a value of another type.
     """
-    lines = [
-        line[len(BOM) :] if line[:1] == BOM[:1] and line[:3] == BOM else line
-        for line in lines
-    ]
     content = b"\n".join(lines)
-    if content.count(b"[") + content.count(b"{") > _DEEPEST and any(
-        map(_is_deep, lines)
-    ):
+    if not content.isascii():
+        lines = [line[len(BOM) :] if line[:3] == BOM else line for line in lines]
+        content = b"\n".join(lines)
+        # Arrow takes other bytes too, and fails when they become text
+        str(content, "utf-8")
+    if _may_be_deep(content, max(map(len, lines))) and any(map(_is_deep, lines)):
         raise pa.ArrowInvalid(
             f"lists and objects are nested more than {_DEEPEST} levels deep"
         )
-    if not content.isascii():
-        # Arrow takes other bytes too, and fails when they become text
-        str(content, "utf-8")
     # Arrow ignores the ends of lines: without braces at both ends of each, rows could come from other lines. This is
     # checked before, since Arrow crashes where there are only nulls.
     if not all(map(_is_braced, lines)):
         raise pa.ArrowInvalid("a line is not an object")
     table = arrow_json.read_json(
-        io.BytesIO(content),
+        pa.BufferReader(content),
         arrow_json.ReadOptions(use_threads=False, block_size=len(content) + 1),
         arrow_json.ParseOptions(
             explicit_schema=schema,
@@ -291,6 +286,18 @@ def _is_braced(line: memoryview) -> bool:
         return True
     text = bytes(line).strip()
     return text.startswith(b"{") and text.endswith(b"}")
+
+
+def _may_be_deep(content: bytes, longest: int) -> bool:
+    """Whether one of some lines can be nested too deep: it has more brackets than that within its length.
+
+    Args:
+        content: The lines.
+        longest: Bytes of the longest one.
+    """
+    # "[" and "{" differ by one bit; NumPy finds them ten times as fast as `bytes.count`
+    opened = np.flatnonzero((np.frombuffer(content, np.uint8) | 32) == ord("{"))
+    return bool((opened[_DEEPEST:] - opened[:-_DEEPEST] < longest).any())
 
 
 def _is_deep(line: memoryview) -> bool:
