@@ -11,7 +11,7 @@ from loadax.reader import Reader
 from loadax.sources.wrappers.chunk_cache import with_chunks
 
 # of one lane, that are read at once
-_MOST_ROWS = 512
+_MOST_ROWS = 256
 _MOST_BYTES = 1 << 20
 # chunks to keep, as a multiple of those of a window: one ends while the next begins
 _SPARE = 2
