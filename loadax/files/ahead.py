@@ -3,7 +3,7 @@
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, final
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from loadax.files.byte_ranges import NEAR, ByteRange, FileInfo
 
 if TYPE_CHECKING:
-    from loadax.files.remote import Answer, RemoteFiles
+    from loadax.files.remote import RemoteFiles
+    from loadax.files.requests import Pending
 
 # Bytes of a request that joins several ranges: a part of the window, so that many requests are in flight.
 _LEAST_JOINED = 256 << 10
@@ -20,13 +21,13 @@ _REQUESTS_IN_WINDOW = 16
 
 
 @final
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _RequestedBlock:
     """One request.
 
     Args:
         range: Its range.
-        future: Its answer.
+        request: It, and its answer.
         window: Number of the window that it was requested in.
         steps: Steps that read from it, unless ranges are read once.
         left: Bytes that are to be read once, and were not yet.
@@ -35,7 +36,7 @@ class _RequestedBlock:
     """
 
     range: ByteRange
-    future: "Future[Answer | None]"
+    request: "Pending"
     window: int
     steps: set[int] = field(default_factory=set)
     left: int = 0
@@ -122,9 +123,6 @@ class Ahead:
         # ranges that were read once since `mark`
         self._read: set[ByteRange] = set()
         self._closed = False
-        self._unanswered = 0
-        # A future may be done by a call that is made with the other lock held.
-        self._counting = threading.Lock()
         # Bytes of all requests that are not freed.
         self.held = 0
         # How often a reader waited for a request that was sent since the last time.
@@ -133,7 +131,12 @@ class Ahead:
     @property
     def unanswered(self) -> int:
         """Number of requests without an answer."""
-        return self._unanswered
+        with self._lock:
+            return sum(
+                not block.request.done()
+                for file in self._files.values()
+                for block in file.blocks
+            )
 
     def mark(self) -> None:
         """Tells that the ranges of further steps are looked up: those that are read once meanwhile are not needed."""
@@ -177,16 +180,12 @@ class Ahead:
             requests = sorted(
                 self._joined(missing, most, gap), key=lambda each: each.step
             )
-            futures = self._remote.begin(
+            begun = self._remote.begin(
                 [each.range for each in requests], urgent=False
             )
-            with self._counting:
-                self._unanswered += len(futures)
-            for request, future in zip(requests, futures, strict=True):
-                future.add_done_callback(self._is_done)
-                block = _RequestedBlock(request.range, future, self.waits)
-                self._file(request.range).add(block)
-                self.held += _size(request.range)
+            for (part, _), request in zip(requests, begun, strict=True):
+                self._file(part).add(_RequestedBlock(part, request, self.waits))
+                self.held += _size(part)
             for step, each in needed:
                 for block in self._file(each).covering(each) or ():
                     if once:
@@ -213,25 +212,27 @@ class Ahead:
                 and (blocks := file.covering(each)) is not None
             }
             blocks = list(dict.fromkeys(chain.from_iterable(covered.values())))
-            late = [block for block in blocks if not block.future.done()]
+            late = [block for block in blocks if not block.request.done()]
             self.waits += any(block.window == self.waits for block in late)
             for block in blocks:
                 block.readers += 1
         try:
             if late:
                 self._remote.wait(
-                    [block.future for block in late], [block.range for block in late]
+                    [block.request for block in late], [block.range for block in late]
                 )
-            contents = {}
-            infos = {}
-            for wanted, found in covered.items():
-                content = _cut(wanted, found)
-                if content is not None:
-                    contents[wanted] = content
-            for block in blocks:
-                answer = block.future.result()
-                if answer is not None and answer.info is not None:
-                    infos[block.range.location] = answer.info
+            infos = {
+                block.range.location: answer.info
+                for block in blocks
+                if (answer := block.request.result()) is not None
+                and answer.info is not None
+            }
+            cut = {wanted: _cut(wanted, found) for wanted, found in covered.items()}
+            contents = {
+                wanted: content
+                for wanted, content in cut.items()
+                if content is not None
+            }
         except CancelledError:
             # this run is closed, or another reader's request failed
             return {}, {}
@@ -265,14 +266,10 @@ class Ahead:
                 for block in file.blocks:
                     block.freed = True
                     if not block.readers:
-                        block.future.cancel()
+                        block.request.cancel()
             self._files.clear()
             self._of_step.clear()
             self.held = 0
-
-    def _is_done(self, _: "Future[Answer | None]") -> None:
-        with self._counting:
-            self._unanswered -= 1
 
     # The methods below are called with the lock held.
 
@@ -294,8 +291,10 @@ class Ahead:
                     continue
                 if not self._files[each.location].has_between(end, start):
                     if start - end <= gap and each.stop - last.range.start <= most:
-                        whole = last.range._replace(stop=each.stop)
-                        last = _Missing(whole, min(last.step, step))
+                        whole = last.range.start, each.stop
+                        last = _Missing(
+                            ByteRange(each.location, *whole), min(last.step, step)
+                        )
                         continue
                     # a reader may join both, and read what is between them
                     if start - end <= NEAR:
@@ -305,7 +304,7 @@ class Ahead:
             while each.stop - start > most:
                 yield _Missing(ByteRange(each.location, start, start + most), step)
                 start += most
-            last = _Missing(each._replace(start=start), step)
+            last = _Missing(ByteRange(each.location, start, each.stop), step)
         if last is not None:
             yield last
 
@@ -332,14 +331,14 @@ class Ahead:
         if not file.blocks:
             del self._files[block.range.location]
         if not block.readers:
-            block.future.cancel()
+            block.request.cancel()
 
 
 def _cut(wanted: ByteRange, blocks: Sequence[_RequestedBlock]) -> bytes | None:
     """The bytes of a range; None if an answer lacks some: the file is missing, or ends before."""
     parts = []
     for block in blocks:
-        answer = block.future.result()
+        answer = block.request.result()
         if answer is None:
             return None
         start = max(wanted.start, block.range.start)

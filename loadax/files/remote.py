@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, final
 from urllib.parse import quote, urlsplit
@@ -22,7 +22,7 @@ from loadax.files.hub_listing import first_hub_names, list_hub
 from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
 from loadax.files.paths import BUCKETS
-from loadax.files.requests import Request, process_requests
+from loadax.files.requests import Pending, Request, process_requests
 from loadax.files.web_range import read_web_range
 from loadax.redaction import redact
 
@@ -77,7 +77,7 @@ class RemoteFiles:
         ranges: Sequence[ByteRange],
         urgent: bool,
         known: Container[str] = (),
-    ) -> Sequence["Future[Answer | None]"]:
+    ) -> Sequence[Pending]:
         """Requests ranges, each with one request, and does not wait.
 
         Args:
@@ -86,8 +86,7 @@ class RemoteFiles:
             known: URLs of files that exist for all that is known: if one is missing, it is requested once more.
 
         Returns:
-            A future of each range; its answer is None if the file does not exist. Whoever cancels one whose request
-            was not sent takes it out of the queue.
+            The request of each range; its answer is None if the file does not exist.
 
         Raises:
             SourceError: When the process was forked from one that has read remote files.
@@ -95,16 +94,13 @@ class RemoteFiles:
         return self._begin(self._get, ranges, urgent, known)
 
     def wait(
-        self, futures: Sequence["Future[Answer | None]"], ranges: Sequence[ByteRange]
+        self, pending: Sequence[Pending], ranges: Sequence[ByteRange]
     ) -> Sequence[Answer | None]:
         """Waits for the answers of `begin`, with log lines during a long wait; hurries what was requested ahead.
 
         If one fails, or the wait is interrupted, the others are cancelled.
         """
-        waiting = [future for future in futures if not future.done()]
-        if waiting:
-            process_requests().hurry(waiting)
-        return _wait(futures, ranges)
+        return _wait(pending, ranges)
 
     def gap(self, location: str) -> int:
         """Gap in bytes between two ranges of a file up to which they are joined, as measured of its server."""
@@ -206,12 +202,11 @@ class RemoteFiles:
         found |= {folder: first_hub_names(folder) for folder in hub}
         return [found[folder] for folder in folders]
 
-    def _first_names(self, folder: "_Asked") -> Sequence[str]:
+    def _first_names(self, place: "_Place", url: str) -> Sequence[str]:
         from obstore.exceptions import BaseError, InvalidPathError
 
-        url = folder.location
         try:
-            for entries in folder.store.list(folder.key, chunk_size=1000):
+            for entries in place.store.list(place.key, chunk_size=1000):
                 return [entry["path"].rpartition("/")[2] for entry in entries]
         except InvalidPathError:
             listed = list_around(url, below=True)
@@ -223,15 +218,14 @@ class RemoteFiles:
             log.debug("%s can't be listed: %s", redact(url), redact(str(error)))
         return []
 
-    def _look_up(self, asked: "_Asked") -> FileInfo:
-        first = ByteRange(asked.location, 0, 1)
-        return self._get(asked._replace(item=first)).info or _EMPTY
+    def _look_up(self, place: "_Place", url: str) -> FileInfo:
+        return self._get(place, ByteRange(url, 0, 1)).info or _EMPTY
 
-    def _get(self, asked: "_Asked") -> Answer:
-        location, start, stop = asked.item
+    def _get(self, place: "_Place", wanted: ByteRange) -> Answer:
+        location, start, stop = wanted
         begun = perf_counter()
         try:
-            result = asked.store.get(asked.key, options={"range": (start, stop)})
+            result = place.store.get(place.key, options={"range": (start, stop)})
             first = perf_counter()
             content = bytes(result.bytes())
         except Exception as error:
@@ -242,8 +236,8 @@ class RemoteFiles:
             ):
                 raise
             return self._get_from_web(location, (start, stop))
-        process_requests().learn(
-            asked.server, first - begun, perf_counter() - begun, len(content)
+        process_requests().measured(
+            place.server, first - begun, perf_counter() - begun, len(content)
         )
         return Answer(_info(result.meta), content)
 
@@ -263,16 +257,16 @@ class RemoteFiles:
 
     def _begin(
         self,
-        send: "Callable[[_Asked], Any]",
+        send: "Callable[[_Place, Any], Any]",
         items: Sequence[ByteRange] | Sequence[str],
         urgent: bool = True,
         known: Container[str] = (),
-    ) -> Sequence["Future[Any]"]:
+    ) -> Sequence[Pending]:
         """Begins a request for each range or URL."""
         if not items:
             return []
         requests = []
-        places: dict[str, tuple[str, Any, str]] = {}
+        located: dict[str, tuple[Callable[[Any], Any], str, bool]] = {}
         for item in items:
             if isinstance(item, ByteRange):
                 location = item.location
@@ -280,63 +274,60 @@ class RemoteFiles:
             else:
                 location = item
                 size = 0
-            place = places.get(location)
-            if place is None:
-                place = places[location] = self._located(location)
-            asked = _Asked(item, location, *place)
-            requests.append(
-                Request(send, asked, asked.server, size, urgent, location in known)
-            )
+            if location not in located:
+                place = self._located(location)
+                located[location] = (
+                    partial(send, place),
+                    place.server,
+                    location in known,
+                )
+            ask, server, is_known = located[location]
+            requests.append(Request(ask, item, server, size, urgent, is_known))
         return process_requests().begin(requests)
 
-    def _located(self, location: str) -> tuple[str, Any, str]:
-        """The URL of a server, its store, which is opened once, and the key in it."""
+    def _located(self, location: str) -> "_Place":
+        """The place of a URL; its store is opened once."""
         url, key = split_url(location)
         check_key(location, key)
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = open_object_store(url)
-            return url, self._stores[url], key
+            return _Place(url, self._stores[url], key)
 
 
-class _Asked(NamedTuple):
-    """A range or URL, and where it is requested."""
+class _Place(NamedTuple):
+    """Where a URL is requested: that of the server, its store, and the key in it."""
 
-    item: Any
-    location: str
     server: str
     store: Any
     key: str
 
-    def __str__(self) -> str:
-        return str(self.item)
+
+def _head(place: _Place, _: str) -> FileInfo:
+    return _info(place.store.head(place.key))
 
 
-def _head(asked: _Asked) -> FileInfo:
-    return _info(asked.store.head(asked.key))
-
-
-def _list_below(folder: _Asked) -> Any:
+def _list_below(place: _Place, _: str) -> Any:
     """Entries below a folder; None if obstore refuses one of its keys."""
     from obstore.exceptions import InvalidPathError
 
     try:
-        if folder.key:
-            return folder.store.list(folder.key).collect(), []
-        level = folder.store.list_with_delimiter("")
+        if place.key:
+            return place.store.list(place.key).collect(), []
+        level = place.store.list_with_delimiter("")
         if "" in level["common_prefixes"]:
             return None  # a key begins with "/", which obstore drops
-        return folder.store.list().collect(), []
+        return place.store.list().collect(), []
     except InvalidPathError:
         return None
 
 
-def _list_level(folder: _Asked) -> Any:
+def _list_level(place: _Place, _: str) -> Any:
     """Entries and subfolders of a folder; None if obstore refuses one of its keys."""
     from obstore.exceptions import InvalidPathError
 
     try:
-        level = folder.store.list_with_delimiter(folder.key)
+        level = place.store.list_with_delimiter(place.key)
     except InvalidPathError:
         return None
     if "" in level["common_prefixes"]:
@@ -354,22 +345,19 @@ def _info(meta: Any) -> FileInfo:
     return FileInfo(meta["size"], generation.encode())
 
 
-def _wait(futures: Sequence["Future[Any]"], asked: Sequence[object]) -> list[Any]:
+def _wait(pending: Sequence[Pending], asked: Sequence[object]) -> list[Any]:
     """Waits for all answers, with log lines during a long wait; if one fails, the others are cancelled."""
     patience = Patience(NOTICE, PATIENCE)
-    answers: list[Any] = []
     try:
-        while len(answers) < len(futures):
-            try:
-                answers.append(futures[len(answers)].result(patience.rest))
-            except TimeoutError:
-                # one behind those that are silent may have failed
-                for future in futures:
-                    if future.done() and future.exception() is not None:
-                        return [future.result()]
-                patience.check_storage(str(asked[len(answers)]))
+        while not process_requests().wait(pending, patience.rest):
+            silent = [
+                name
+                for each, name in zip(pending, asked, strict=True)
+                if not each.done()
+            ]
+            patience.check_storage(", ".join(map(str, silent[:1])))
+        failed = [each for each in pending if each.exception() is not None]
+        return [each.result() for each in failed or pending]
     finally:
-        if len(answers) < len(futures):
-            for future in futures:
-                future.cancel()
-    return answers
+        for each in pending:
+            each.cancel()

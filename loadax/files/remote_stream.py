@@ -48,16 +48,9 @@ class RemoteSegments:
         if not out.size:
             return
         size = out.shape[1]
-        for rows, begin, content in self._read(starts, starts + size):
-            if len(rows) == 1:
-                out[rows[0]] = np.frombuffer(content, np.uint8)
-                continue
-            copy_stretches(
-                stretches_of(np.frombuffer(content, np.uint8), size),
-                starts[rows] - begin,
-                out,
-                rows,
-            )
+        for rows, offsets, content in self._read(starts, starts + size):
+            stretches = stretches_of(np.frombuffer(content, np.uint8), size)
+            copy_stretches(stretches, offsets, out, rows)
 
     def gather(
         self, starts: Integers, lengths: Integers, dtype: np.dtype[Any]
@@ -71,34 +64,36 @@ class RemoteSegments:
         out = np.empty(int(lengths.sum()) // dtype.itemsize, dtype)
         written: Any = out.view(np.uint8)
         target = memoryview(written)
-        offsets = np.cumsum(lengths) - lengths
-        for rows, begin, content in self._read(starts, starts + lengths):
+        places = np.cumsum(lengths) - lengths
+        for rows, offsets, content in self._read(starts, starts + lengths):
             source = memoryview(content)
-            for offset, low, size in zip(
-                offsets[rows].tolist(),
-                (starts[rows] - begin).tolist(),
+            for place, low, size in zip(
+                places[rows].tolist(),
+                offsets.tolist(),
                 lengths[rows].tolist(),
                 strict=True,
             ):
-                target[offset : offset + size] = source[low : low + size]
+                target[place : place + size] = source[low : low + size]
         return out
 
     def _read(
         self, starts: Integers, stops: Integers
-    ) -> Iterator[tuple[Integers, int, bytes]]:
-        """Yields `(indices of parts, offset in the stream, bytes)` for each coalesced range; each part once."""
+    ) -> Iterator[tuple[Integers, Integers, bytes]]:
+        """Yields `(indices of parts, their first bytes in the content, content)`, so that each part comes once."""
         order = np.argsort(starts, kind="stable")
         groups = _groups(starts[order], stops[order], self.ends)
         ranges = self._ranges(groups)
+        sizes = [group.stop - group.start for group in groups]
         # whose requests are sent at once
-        for wave in waves([group.stop - group.start for group in groups], _WAVE):
-            contents = iter(self._files.read([*chain.from_iterable(ranges[wave])]))
-            for group, parts in zip(groups[wave], ranges[wave], strict=True):
-                if len(parts) == 1:
-                    content = next(contents)
-                else:
-                    content = b"".join(next(contents) for _ in parts)
-                yield order[group.first : group.last], group.start, content
+        for wave in waves(sizes, _WAVE):
+            contents = self._files.read([*chain.from_iterable(ranges[wave])])
+            parts = order[groups[wave][0].first : groups[wave][-1].last]
+            # what is before the bytes of a group in the stream, and not in the content
+            begins = np.array([group.start for group in groups[wave]])
+            ends = np.cumsum(sizes[wave])
+            counts = [group.last - group.first for group in groups[wave]]
+            shifts = np.repeat(begins - ends + sizes[wave], counts)
+            yield parts, starts[parts] - shifts, b"".join(contents)
 
     def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:
         filled = stops > starts

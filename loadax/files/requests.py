@@ -8,8 +8,8 @@ import atexit
 import os
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
@@ -51,6 +51,59 @@ class Request(NamedTuple):
 
 
 @final
+class Pending:
+    """A request that was begun: a future whose waiting threads `Requests` wakes, since locks of their own are slow.
+
+    Args:
+        request: The request.
+    """
+
+    __slots__ = ("attempts", "copies", "is_repeated", "outcome", "request", "waits")
+
+    def __init__(self, request: Request):
+        self.request = request
+        # the answer and None, or None and the error
+        self.outcome: tuple[Any, BaseException | None] | None = None
+        self.waits: tuple[_Wait, ...] = ()
+        self.attempts: Attempts | None = None
+        self.copies = 0  # that are in flight
+        self.is_repeated = False
+
+    def done(self) -> bool:
+        """Whether it was answered, has failed, or was cancelled."""
+        return self.outcome is not None
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return isinstance(self.exception(), CancelledError)
+
+    def exception(self) -> BaseException | None:
+        """The error, or None; also if it is not done."""
+        return None if self.outcome is None else self.outcome[1]
+
+    def result(self) -> Any:
+        """The answer of one that is done.
+
+        Raises:
+            Exception: The error of the last attempt.
+            CancelledError: When it was cancelled.
+        """
+        assert self.outcome is not None
+        answer, error = self.outcome
+        if error is not None:
+            raise error
+        return answer
+
+    def cancel(self) -> None:
+        """Takes a request out of the queue that is not sent; what was sent already is answered for nobody."""
+        # Without the lock of `Requests`: garbage collection may close an iterator while this thread has it.
+        if self.outcome is None:
+            self.outcome = (None, CancelledError())
+            for wait in self.waits:
+                wait.end()
+
+
+@final
 class Requests:
     """The requests of this process, urgent ones before the others. Thread-safe.
 
@@ -61,12 +114,12 @@ class Requests:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._urgent: deque[_Entry] = deque()
-        self._ahead: OrderedDict[Future[Any], _Entry] = OrderedDict()
-        self._paused: list[tuple[float, int, _Entry]] = []  # a heap
+        self._urgent: deque[Pending] = deque()
+        self._ahead: OrderedDict[Pending, None] = OrderedDict()
+        self._paused: list[tuple[float, int, Pending]] = []  # a heap
         self._pauses = 0
         # When each request was sent that was not answered yet, in this order.
-        self._open: dict[_Entry, float] = {}
+        self._open: dict[Pending, float] = {}
         self._handed: SimpleQueue[_Flight] = SimpleQueue()
         self._budget = Budget(perf_counter())
         # of each server
@@ -74,20 +127,20 @@ class Requests:
             lambda: Pace(perf_counter())
         )
         self._delays: defaultdict[str, Delays] = defaultdict(Delays)
+        # arguments of `Delays.answered`, by server, that were not told yet
+        self._measured: deque[tuple[str, float, float, float, int]] = deque()
         self._threads = 0
         self._is_watched = False
         self._is_closed = False
         self._nothing_open = threading.Condition(self._lock)
 
-    def begin(self, requests: Sequence[Request]) -> Sequence["Future[Any]"]:
+    def begin(self, requests: Sequence[Request]) -> list[Pending]:
         """Sends requests as soon as the budget allows it; does not wait.
-
-        A future that is cancelled leaves the queue; what was sent already is answered for nobody.
 
         Raises:
             CancelledError: When Python has begun to end.
         """
-        entries = [_Entry(request) for request in requests]
+        entries = list(map(Pending, requests))
         with self._lock:
             if self._is_closed:
                 raise CancelledError
@@ -95,25 +148,37 @@ class Requests:
                 if entry.request.urgent:
                     self._urgent.append(entry)
                 else:
-                    self._ahead[entry.future] = entry
+                    self._ahead[entry] = None
             self._hand_out(perf_counter())
             if not self._is_watched:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name=_NAME, daemon=True).start()
-        return [entry.future for entry in entries]
+        return entries
 
-    def hurry(self, futures: "Iterable[Future[Any]]") -> None:
-        """Sends requests that were begun ahead, and are not sent yet, before the others."""
+    def wait(self, entries: Sequence[Pending], seconds: float) -> bool:
+        """Waits until all are done or one has failed; sends those that are not sent yet before the others.
+
+        Returns:
+            False if it took longer than some seconds.
+        """
         with self._lock:
-            for future in futures:
-                entry = self._ahead.pop(future, None)
-                if entry is not None:
+            waiting = [entry for entry in entries if entry.outcome is None]
+            wait = _Wait(len(waiting))
+            for entry in waiting:
+                entry.waits = (*entry.waits, wait)
+                if entry in self._ahead:
+                    del self._ahead[entry]
                     self._urgent.append(entry)
+        # or cancelled meanwhile, without the lock
+        if any(entry.exception() is not None for entry in entries):
+            return True
+        return not waiting or wait.wait(seconds)
 
-    def learn(self, server: str, latency: float, seconds: float, size: int) -> None:
-        """Learns from the delays of an answer; see `Delays.answered`."""
-        with self._lock:
-            self._delays[server].answered(perf_counter(), latency, seconds, size)
+    def measured(
+        self, server: str, latency: float, seconds: float, size: int
+    ) -> None:
+        """Notes the delays of an answer, see `Delays.answered`; takes no lock, which many threads wait for."""
+        self._measured.append((server, perf_counter(), latency, seconds, size))
 
     def gap(self, server: str) -> int:
         """Gap in bytes between two ranges of a file of this server up to which one request for both is faster."""
@@ -124,13 +189,13 @@ class Requests:
         """Cancels what was not sent, and waits up to two seconds for the answers to the rest."""
         with self._lock:
             self._is_closed = True
-            waiting = [*self._urgent, *self._ahead.values()]
+            waiting = [*self._urgent, *self._ahead]
             waiting += [entry for _, _, entry in self._paused]
             self._urgent.clear()
             self._ahead.clear()
             self._paused.clear()
         for entry in waiting:
-            entry.future.cancel()
+            entry.cancel()
         with self._lock:
             self._nothing_open.wait_for(lambda: not self._budget.in_flight, _LIMIT)
 
@@ -140,8 +205,8 @@ class Requests:
             if self._urgent:
                 entry = self._urgent[0]
             else:
-                entry = next(iter(self._ahead.values()))
-            gone = entry.future.done()
+                entry = next(iter(self._ahead))
+            gone = entry.done()
             size = entry.request.size
             pace = self._paces[entry.request.server]
             if not gone and not (self._budget.allows(size) and pace.allows(now)):
@@ -149,7 +214,7 @@ class Requests:
             if self._urgent:
                 self._urgent.popleft()
             else:
-                del self._ahead[entry.future]
+                del self._ahead[entry]
             if not gone:
                 self._budget.sent(size)
                 pace.sent()
@@ -192,16 +257,17 @@ class Requests:
                 return self._following(perf_counter())
         with self._lock:
             now = perf_counter()
+            while self._measured:
+                server, *delays = self._measured.popleft()
+                self._delays[server].answered(*delays)
             self._end(flight)
             self._budget.answered(now, flight.sent, request.size)
             self._paces[request.server].answered(now, flight.sent)
-            following = self._following(now)
-        with suppress(InvalidStateError):  # cancelled, or answered by the other copy
-            entry.future.set_result(answer)
-        return following
+            self._finish(entry, answer, None)
+            return self._following(now)
 
     def _failed(self, flight: "_Flight", error: BaseException) -> None:
-        """Sends a request again after a pause, or gives the last error to the future."""
+        """Sends a request again after a pause, or fails it."""
         entry = flight.entry
         text = str(error)
         with self._lock:
@@ -212,20 +278,35 @@ class Requests:
             elif has_timed_out(text):
                 self._budget.timed_out(now, flight.sent)
             self._end(flight)
-            if entry.copies or entry.future.done():
+            if entry.copies or entry.done():
                 return
+        if entry.attempts is None:
+            entry.attempts = Attempts(entry.request.item, entry.request.is_known)
+        pause = 0.0
+        failure: BaseException | None = None
         try:
             pause = entry.attempts.pause(error)
         except NoSuchFile:
-            with suppress(InvalidStateError):
-                entry.future.set_result(None)
-        except BaseException as last:  # noqa: BLE001 - as above
-            with suppress(InvalidStateError):
-                entry.future.set_exception(last)
-        else:
-            with self._lock:
+            pass
+        except BaseException as last:  # noqa: BLE001 - it is the waiting thread's
+            failure = last
+        with self._lock:
+            if pause:
                 self._pauses += 1
                 heappush(self._paused, (now + pause, self._pauses, entry))
+            else:
+                self._finish(entry, None, failure)
+
+    def _finish(
+        self, entry: Pending, answer: Any, error: BaseException | None
+    ) -> None:
+        """Tells the outcome to the threads that wait, unless it was cancelled, or answered by the other copy."""
+        if entry.outcome is None:
+            entry.outcome = (answer, error)
+            for wait in entry.waits:
+                wait.left -= 1
+                if error is not None or not wait.left:
+                    wait.end()
 
     def _end(self, flight: "_Flight") -> None:
         entry = flight.entry
@@ -275,21 +356,31 @@ class Requests:
 
 
 @final
-class _Entry:
-    """A request, its future, and how many copies of it are in flight."""
+class _Wait:
+    """A thread's wait for some requests, which is over when none of them is left.
 
-    __slots__ = ("attempts", "copies", "future", "is_repeated", "request")
+    Args:
+        left: Their number.
+    """
 
-    def __init__(self, request: Request):
-        self.request = request
-        self.future: Future[Any] = Future()
-        self.attempts = Attempts(request.item, request.is_known)
-        self.copies = 0
-        self.is_repeated = False
+    __slots__ = ("_lock", "left")
+
+    def __init__(self, left: int):
+        self.left = left
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def end(self) -> None:
+        """Wakes the thread. Idempotent."""
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        return self._lock.acquire(timeout=seconds)
 
 
 class _Flight(NamedTuple):
-    entry: _Entry
+    entry: Pending
     sent: float
 
 

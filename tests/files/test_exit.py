@@ -114,7 +114,7 @@ def test_closed_requests_take_no_more() -> None:
     waiting = requests.begin([request] * 100)
     threading.Timer(0.1, go_on.set).start()
     requests.close()
-    assert running.result(0) == 3
+    assert running.result() == 3
     assert waiting[-1].cancelled()
     with pytest.raises(CancelledError):
         requests.begin([request])

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from contextlib import closing
 from typing import Any
 
@@ -82,23 +82,28 @@ class TestQueue:
         ahead = requests.begin([gate.request(("ahead", number), urgent=False) for number in range(300)])
         wait_until(lambda: len(gate.sent) == PLACES)
         urgent = requests.begin([gate.request(("urgent", number)) for number in range(3)])
-        requests.hurry([ahead[90], ahead[0]])  # the second is sent already
+        hurried = threading.Thread(
+            target=requests.wait, args=([ahead[90], ahead[0]], HANG)
+        )  # the second is sent already
+        hurried.start()
+        wait_until(lambda: ahead[90].waits != ())
         gate.open()
-        for future in (*ahead, *urgent):
-            future.result(HANG)
+        hurried.join(HANG)
+        assert requests.wait([*ahead, *urgent], HANG)
         following = [("urgent", 0), ("urgent", 1), ("urgent", 2), ("ahead", 90)]
         assert set(gate.sent[PLACES : 2 * PLACES]) >= set(following)
         assert len(gate.sent) == 303
 
     def test_cancelled_requests_are_not_sent(self) -> None:
         requests, gate = Requests(), Gate()
-        futures = requests.begin([gate.request(number, urgent=number % 2 == 0) for number in range(200)])
+        begun = requests.begin([gate.request(number, urgent=number % 2 == 0) for number in range(200)])
         wait_until(lambda: len(gate.sent) == PLACES)
-        for future in futures:
-            future.cancel()
+        for each in begun:
+            each.cancel()
         last = requests.begin([gate.request("last", urgent=False)])
         gate.open()
-        assert last[0].result(HANG) == "last"
+        assert requests.wait(last, HANG)
+        assert last[0].result() == "last"
         assert len(gate.sent) == PLACES + 1
 
     def test_many_threads_share_one_budget(self) -> None:
@@ -119,7 +124,9 @@ class TestQueue:
 
         def read() -> None:
             asked = [Request(send, number, "server", 1, True, is_known=True) for number in range(64)]
-            answers.append([future.result(HANG) for future in requests.begin(asked)])
+            begun = requests.begin(asked)
+            assert requests.wait(begun, HANG)
+            answers.append([each.result() for each in begun])
 
         readers = [threading.Thread(target=read) for _ in range(8)]
         for reader in readers:
@@ -133,9 +140,40 @@ class TestQueue:
         def send(_: object) -> object:
             raise TypeError("mine")
 
-        (future,) = Requests().begin([Request(send, "item", "server", 1, True, is_known=True)])
+        requests = Requests()
+        (begun,) = requests.begin([Request(send, "item", "server", 1, True, is_known=True)])
+        assert requests.wait([begun], HANG)
         with pytest.raises(TypeError, match="mine"):
-            future.result(HANG)
+            begun.result()
+
+    def test_wait_ends_with_the_first_error_or_the_time(self) -> None:
+        def send(item: object) -> object:
+            if item == "wrong":
+                raise TypeError("mine")
+            return gate.send(item)
+
+        requests, gate = Requests(), Gate()
+        asked = [Request(send, item, "server", 1, True, is_known=True) for item in ("right", "wrong")]
+        begun = requests.begin(asked)
+        assert requests.wait(begun, HANG)
+        assert [each.done() for each in begun] == [False, True]
+        assert not requests.wait(begun[:1], 0.01)
+        gate.open()
+        assert requests.wait(begun[:1], HANG)
+        assert begun[0].result() == "right"
+
+    def test_cancelling_ends_a_wait(self) -> None:
+        requests, gate = Requests(), Gate()
+        begun = requests.begin([gate.request("item")])
+        waiting = threading.Thread(target=requests.wait, args=(begun, 2 * HANG))
+        waiting.start()
+        wait_until(lambda: begun[0].waits != ())
+        begun[0].cancel()
+        waiting.join(HANG)
+        assert not waiting.is_alive()
+        with pytest.raises(CancelledError):
+            begun[0].result()
+        gate.open()
 
 
 class TestFaults:
@@ -228,7 +266,7 @@ class TestMissingFiles:
                 assert len(server.log) == number
 
 
-def test_future_of_a_cancelled_wait_is_cancelled() -> None:
+def test_error_of_a_wait_cancels_the_others() -> None:
     """An error of one range takes the others, which were not sent, out of the queue."""
     release = threading.Event()
 
@@ -241,9 +279,9 @@ def test_future_of_a_cancelled_wait_is_cancelled() -> None:
     with closing(WebServer(answer)) as server:
         files = RemoteFiles()
         ranges = [ByteRange(f"{server.url}/denied", 0, 9), *rows(server.url, 200)]
-        futures: list[Future[Any]] = [*files.begin(ranges, urgent=True)]
+        begun = files.begin(ranges, urgent=True)
         with pytest.raises(StorageError, match="denied, bytes 0 to 8: the server answered 403"):
-            files.wait(futures, ranges)
-        assert sum(future.cancelled() for future in futures) >= 200 - PLACES
+            files.wait(begun, ranges)
+        assert sum(each.cancelled() for each in begun) >= 200 - PLACES
         assert len(server.log) <= PLACES + 1
         release.set()

@@ -20,7 +20,7 @@ from loadax.sources.base import BaseSource, walk
 _FIRST_WINDOW = 4 << 20
 _PART_OF_PREFETCH = 4
 # Requests without an answer, above which no more are sent ahead: more than servers are asked at once.
-_MOST_REQUESTS = 512
+_MOST_REQUESTS = 1024
 
 
 @final
