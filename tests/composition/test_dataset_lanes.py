@@ -28,12 +28,12 @@ def reads_of(row_bytes: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> list
 
 @pytest.mark.parametrize(
     ("row_bytes", "most"),
-    [(8, 128), (1 << 13, 128), (1 << 15, 32), (1 << 16, 16), (3 << 16, 5), (1 << 20, 1), (1 << 21, 1)],
+    [(8, 256), (1 << 13, 128), (1 << 15, 32), (1 << 16, 16), (3 << 16, 5), (1 << 20, 1), (1 << 21, 1)],
 )
 def test_read_ahead_of_a_lane_is_at_most_one_mebibyte(
     row_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = min(400, (1 << 24) // row_bytes)  # 16 MiB
+    rows = min(1600, (1 << 24) // row_bytes)  # 16 MiB
     reads = reads_of(row_bytes, rows, monkeypatch)
     assert reads[0] == 1  # so that the first row comes early
     assert max(reads) == most
