@@ -2,6 +2,7 @@
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ class _RequestedBlock:
 
     Args:
         range: Its range.
-        request: It, and its answer.
+        request: The request, and its answer.
         window: Number of the window that it was requested in.
         steps: Steps that read from it, unless ranges are read once.
         left: Bytes that are to be read once, and were not yet.
@@ -118,7 +119,7 @@ class Ahead:
     def __init__(self, remote: "RemoteFiles"):
         self._remote = remote
         self._lock = threading.Lock()
-        self._files: dict[str, _File] = {}
+        self._files: defaultdict[str, _File] = defaultdict(_File)
         self._of_step: dict[int, set[_RequestedBlock]] = {}
         # ranges that were read once since `mark`
         self._read: set[ByteRange] = set()
@@ -169,7 +170,7 @@ class Ahead:
             missing = [
                 _Missing(part, step)
                 for step, each in needed
-                for part in self._file(each).missing(each)
+                for part in self._files[each.location].missing(each)
             ]
             # All gaps together must fit into the window: what is held is bounded.
             room = window - self.held - sum(_size(each.range) for each in missing)
@@ -184,10 +185,12 @@ class Ahead:
                 [each.range for each in requests], urgent=False
             )
             for (part, _), request in zip(requests, begun, strict=True):
-                self._file(part).add(_RequestedBlock(part, request, self.waits))
+                self._files[part.location].add(
+                    _RequestedBlock(part, request, self.waits)
+                )
                 self.held += _size(part)
             for step, each in needed:
-                for block in self._file(each).covering(each) or ():
+                for block in self._files[each.location].covering(each) or ():
                     if once:
                         block.left += _overlap(block.range, each)
                     block.steps.add(step)
@@ -273,9 +276,6 @@ class Ahead:
 
     # The methods below are called with the lock held.
 
-    def _file(self, wanted: ByteRange) -> _File:
-        return self._files.setdefault(wanted.location, _File())
-
     def _joined(
         self, missing: Sequence[_Missing], most: int, gap: int
     ) -> Iterator[_Missing]:
@@ -309,7 +309,10 @@ class Ahead:
             yield last
 
     def _is_known(self, wanted: ByteRange) -> bool:
-        return wanted in self._read or self._file(wanted).covering(wanted) is not None
+        return (
+            wanted in self._read
+            or self._files[wanted.location].covering(wanted) is not None
+        )
 
     def _was_read(self, wanted: ByteRange, blocks: Sequence[_RequestedBlock]) -> None:
         for block in blocks:

@@ -52,7 +52,7 @@ class Request(NamedTuple):
 
 @final
 class Pending:
-    """A request that was begun: a future whose waiting threads `Requests` wakes, since locks of their own are slow.
+    """A request that was begun, and its outcome. `Requests.wait` waits for many: a lock in each would be slow.
 
     Args:
         request: The request.
@@ -72,10 +72,6 @@ class Pending:
     def done(self) -> bool:
         """Whether it was answered, has failed, or was cancelled."""
         return self.outcome is not None
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled."""
-        return isinstance(self.exception(), CancelledError)
 
     def exception(self) -> BaseException | None:
         """The error, or None; also if it is not done."""
@@ -128,7 +124,7 @@ class Requests:
         )
         self._delays: defaultdict[str, Delays] = defaultdict(Delays)
         # arguments of `Delays.answered`, by server, that were not told yet
-        self._measured: deque[tuple[str, float, float, float, int]] = deque()
+        self._measured: deque[tuple[str, tuple[float, float, float, int]]] = deque()
         self._threads = 0
         self._is_watched = False
         self._is_closed = False
@@ -178,7 +174,7 @@ class Requests:
         self, server: str, latency: float, seconds: float, size: int
     ) -> None:
         """Notes the delays of an answer, see `Delays.answered`; takes no lock, which many threads wait for."""
-        self._measured.append((server, perf_counter(), latency, seconds, size))
+        self._measured.append((server, (perf_counter(), latency, seconds, size)))
 
     def gap(self, server: str) -> int:
         """Gap in bytes between two ranges of a file of this server up to which one request for both is faster."""
@@ -246,7 +242,7 @@ class Requests:
             flight = self._send(flight)
 
     def _send(self, flight: "_Flight") -> "_Flight | None":
-        """Sends a request, gives the answer to the future, and returns the request to send next."""
+        """Sends a request, tells the answer, and returns the request to send next."""
         entry = flight.entry
         request = entry.request
         try:
@@ -258,7 +254,7 @@ class Requests:
         with self._lock:
             now = perf_counter()
             while self._measured:
-                server, *delays = self._measured.popleft()
+                server, delays = self._measured.popleft()
                 self._delays[server].answered(*delays)
             self._end(flight)
             self._budget.answered(now, flight.sent, request.size)

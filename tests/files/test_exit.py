@@ -115,7 +115,7 @@ def test_closed_requests_take_no_more() -> None:
     threading.Timer(0.1, go_on.set).start()
     requests.close()
     assert running.result() == 3
-    assert waiting[-1].cancelled()
+    assert isinstance(waiting[-1].exception(), CancelledError)
     with pytest.raises(CancelledError):
         requests.begin([request])
 

@@ -19,7 +19,8 @@ from loadax.sources.base import BaseSource, walk
 # `prefetch_bytes`.
 _FIRST_WINDOW = 4 << 20
 _PART_OF_PREFETCH = 4
-# Requests without an answer, above which no more are sent ahead: more than servers are asked at once.
+# Requests without an answer, above which no more are sent ahead. When half of them are left, more are: these are twice
+# what servers are asked at once, so that there is no gap while a step is read.
 _MOST_REQUESTS = 1024
 
 

@@ -7,7 +7,6 @@ import json
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -26,7 +25,7 @@ from loadax.files import ahead as requested_ahead
 from loadax.files.ahead import Ahead
 from loadax.files.byte_ranges import NEAR, ByteRange
 from loadax.files.remote import RemoteFiles
-from loadax.files.requests import Requests
+from loadax.files.requests import Pending, Requests
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.metrics.stats import Timing
 from tests.servers.faults import Fault, FaultProxy
@@ -206,7 +205,7 @@ def test_the_wait_for_bytes_that_are_under_way_is_no_time_of_rows(
 
 @pytest.mark.parametrize("how", ["close", "collect", "set_state"])
 def test_nothing_is_under_way_after_the_run(how: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    futures: list[Future[Any]] = []
+    futures: list[Pending] = []
     begin = RemoteFiles.begin
 
     def noted(self: RemoteFiles, ranges: Sequence[ByteRange], urgent: bool) -> Any:
