@@ -18,7 +18,7 @@ _FIRST_GROWTH = 2.0
 _GROWTH = 1.25
 # Share of that growth by which the throughput must grow, to go on.
 _GAIN = 0.3
-_REST = 20  # periods after which growth that did not pay is tried again
+_REST = 8  # periods after which growth that did not pay is tried again: noise may have hidden its gain
 # What a request costs a server, in bytes that it could have sent instead.
 _REQUEST = 64 << 10
 
