@@ -1,8 +1,11 @@
-"""Mutates a module and tells which changes no test notices: `python -m tests.mutate plan/buckets --tests tests/plan`.
+"""Mutates a module and tells which changes no test notices: `python -m tests.mutate plan/buckets --then tests/laws`.
 
 A mutant is the module with one operator, comparison, number or branch changed. It is written in place of the module in
 a copy of the repository, where the tests that reach the changed line are run until the first that fails, the quickest
 first. Mutants that pass survive. Lines that only other processes of a test reach count as not reached.
+
+The tests of the module's own folder come first. The tests of `--then`, which take longer to trace, are run for the
+survivors alone.
 """
 
 import argparse
@@ -179,17 +182,32 @@ def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
             os._exit(result)
     end = time.monotonic() + limit
     code: int | None = None
-    while code is None and time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            code = os.waitstatus_to_exitcode(status)
-        else:
-            time.sleep(0.02)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    if code is None:
-        os.waitpid(child, 0)
+    try:
+        while code is None and time.monotonic() < end:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+            else:
+                time.sleep(0.02)
+    finally:
+        # Ctrl-C does not reach the child, which has a session of its own.
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        if code is None:
+            os.kill(child, signal.SIGKILL)  # it may not have begun its session yet
+            os.waitpid(child, 0)
     return code
+
+
+def matching(module: str) -> list[str]:
+    """The tests of a module: those named here, else the file that has its name, else the folder nearest to its own."""
+    if module in TESTS:
+        return TESTS[module]
+    place = ROOT / "tests" / module
+    own = place.with_name(f"test_{place.name}.py")
+    if own.exists():
+        return [str(own.relative_to(ROOT))]
+    return [str(next(folder for folder in place.parents if folder.is_dir()).relative_to(ROOT))]
 
 
 def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tuple[dict[int, list[str]], int | None]:
@@ -219,21 +237,43 @@ def survives(text: str, path: Path, tests: Sequence[str], folder: Path, limit: f
     return forked(lambda: int(pytest.main([*PYTEST, *tests])), folder, limit) == 0
 
 
+def survivors(listed: Sequence[Mutant], path: Path, tests: Sequence[str], folder: Path, limit: float) -> list[Mutant]:
+    """The mutants of a module in a copy of the repository that all of these tests pass. Prints a line for each.
+
+    Raises:
+        RuntimeError: If the tests fail without any change.
+    """
+    shutil.copy(ROOT / path, folder / path)
+    lines, code = reached(tests, path, folder, 4 * limit)
+    if code != 0:
+        print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
+        raise RuntimeError("the tests fail without any change, or take longer than four times --limit")
+    alive = []
+    for number, mutant in enumerate(listed):
+        reaching = list(dict.fromkeys(test for line in mutant.lines for test in lines.get(line, [])))
+        if not mutant.lines:
+            reaching = list(tests)
+        survived = not reaching or survives(mutant.text, path, reaching, folder, limit)
+        if survived:
+            alive.append(mutant)
+        verdict = "SURVIVED" if survived else "killed"
+        print(f"{number + 1}/{len(listed)} {verdict} {mutant.change} ({len(reaching)} tests)", flush=True)
+    return alive
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("module", help="such as plan/buckets")
-    parser.add_argument("--tests", nargs="+", help="files or folders; default: those named for the module here")
+    parser.add_argument("--tests", nargs="+", help="files or folders; default: those that match the module")
+    parser.add_argument("--then", nargs="+", help="files or folders for the mutants that survive the first ones")
     parser.add_argument("--most", type=int, default=0, help="number of mutants, drawn at random; 0: all")
     parser.add_argument("--limit", type=float, default=300, help="seconds of a run, beyond which a mutant is killed")
     given = parser.parse_args()
-    path = Path("loadax", given.module.removesuffix(".py")).with_suffix(".py")
-    source = (ROOT / path).read_text()
-    listed = [mutant for mutant in mutants(source) if "__doc__" not in mutant.change]
+    module = given.module.removesuffix(".py")
+    path = Path("loadax", module).with_suffix(".py")
+    listed = [mutant for mutant in mutants((ROOT / path).read_text()) if "__doc__" not in mutant.change]
     if given.most:
         listed = random.Random(0).sample(listed, min(given.most, len(listed)))
-    tests = given.tests or TESTS.get(given.module.removesuffix(".py"))
-    if not tests:
-        parser.error(f"no tests are named for {given.module}; pass --tests")
     os.environ |= ENVIRONMENT
     import jax  # noqa: F401 - every child has it, and what else is slow to import
 
@@ -245,23 +285,14 @@ def main() -> None:
                 shutil.copytree(copied, folder / copied.name)
             elif copied.is_file():
                 shutil.copy(copied, folder)
-        for module in [module for module in sys.modules if module.split(".")[0] in ("tests", "loadax")]:
-            del sys.modules[module]  # children import those of the copy
-        lines, code = reached(tests, path, folder, 4 * given.limit)
-        if code != 0:
-            print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
-            parser.error("the tests fail without any change, or take longer than four times --limit")
-        survivors = []
-        for number, mutant in enumerate(listed):
-            reaching = list(dict.fromkeys(test for line in mutant.lines for test in lines.get(line, [])))
-            if not mutant.lines:
-                reaching = tests
-            alive = not reaching or survives(mutant.text, path, reaching, folder, given.limit)
-            if alive:
-                survivors.append(mutant.change if reaching else f"{mutant.change} (not reached)")
-            verdict = "SURVIVED" if alive else "killed"
-            print(f"{number + 1}/{len(listed)} {verdict} {mutant.change} ({len(reaching)} tests)", flush=True)
-        print(f"\n{len(survivors)} of {len(listed)} mutants of {path} survived:", *survivors, sep="\n  ")
+        for imported in [name for name in sys.modules if name.split(".")[0] in ("tests", "loadax")]:
+            del sys.modules[imported]  # children import those of the copy
+        alive = survivors(listed, path, given.tests or matching(module), folder, given.limit)
+        if alive and given.then:
+            alive = survivors(alive, path, given.then, folder, given.limit)
+    print(f"\n{len(alive)} of {len(listed)} mutants of {path} survived:")
+    for mutant in alive:
+        print(f"  {mutant.change}")
 
 
 if __name__ == "__main__":
