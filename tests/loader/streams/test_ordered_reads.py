@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
+from time import perf_counter
 from typing import Any
 from unittest.mock import Mock
 
@@ -258,3 +259,19 @@ def test_the_wait_for_a_lane_is_counted() -> None:
     assert list(piece.in_turn([lane], [1])) == [0]
     assert 0 < piece.waited < HANG
     assert lane.serving == 2
+
+
+def test_reading_time_excludes_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that counted the waits would call the lanes slow."""
+    wait = 0.05
+    monkeypatch.setattr(LaneTickets, "wait", lambda *_: time.sleep(wait))
+
+    def read(located: Any, tickets: PieceTickets, visits: Visits, out: Any) -> PieceOfStreams:
+        assert list(tickets.in_turn([Mock(serving=0)], [1])) == [0]
+        return PieceOfStreams(visits, True, "", [])
+
+    reads = OrderedReads(Mock(read=read), 0, 1)
+    began = perf_counter()
+    _, _, timing = reads.read(0, 0, Visits(np.zeros(1, np.int64), np.zeros(1, np.int64)), None)
+    elapsed = perf_counter() - began
+    assert 0 <= timing.read <= elapsed - 2 * wait  # for its turn to take tickets, and for the lane
