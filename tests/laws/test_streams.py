@@ -169,6 +169,14 @@ def test_a_mixture_ends_with_a_lane_of_a_stream() -> None:
     assert sorted(x for step in steps for x in step if x >= 0) == [0, 1, 2, 1000, 1001, 1002]
 
 
+def test_mixture_that_never_stops_reads_streams_again() -> None:
+    stored = from_arrays({"x": np.full(7, -1, np.int32)})
+    data = mix([from_stream(CountedLanes([5, 3]), lanes=2, spec=SPEC), stored], [1, 1], stop="never")
+    steps = steps_of(Dataloader(data, 4, shard_index=0, shard_count=1), 20)
+    again = [[row_of(0, turn % 5), row_of(1, turn % 3)] for turn in range(20)]
+    assert [sorted(x for x in step if x >= 0) for step in steps] == again
+
+
 def test_a_mixture_may_have_the_same_stream_twice() -> None:
     stream = from_stream(CountedLanes(), lanes=3, spec=SPEC)
     data = mix([stream, stream.map(lambda row: {"x": -1 - row["x"]})], [2, 1])

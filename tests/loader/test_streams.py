@@ -314,6 +314,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"a batch of 8 rows has none of some of the 128 lanes.*, lanes=8\)$"):
         Dataloader(from_stream(rows), BATCH, remainder="pad")
     Dataloader(from_stream(rows, lanes=8), BATCH, remainder="pad")
+    Dataloader(from_stream(rows), BATCH, remainder="pad", num_epochs=None)  # lanes of endless epochs do not end
 
 
 def test_a_state_that_is_none_is_not_saved() -> None:
