@@ -70,6 +70,9 @@ PYTEST = ["-n", "0", "-q", "-x", "-p", "no:cacheprovider"]
 # Set before a module starts JAX, as tests/conftest.py does.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "OPENBLAS_NUM_THREADS": "1"}
 
+_LONGEST = 1200.0  # seconds of the tests without any change
+_GRACE = 20.0  # seconds by which a run may be slower than twice that
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -170,6 +173,7 @@ def forked(run: Callable[[], int], folder: Path, limit: float) -> int | None:
         try:
             # Its processes end with it: workers of a test that hangs would outlive it.
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.chdir(folder)
             sys.path.insert(0, str(folder))
             # Programs that tests start import the copy too.
@@ -237,17 +241,21 @@ def survives(text: str, path: Path, tests: Sequence[str], folder: Path, limit: f
     return forked(lambda: int(pytest.main([*PYTEST, *tests])), folder, limit) == 0
 
 
-def survivors(listed: Sequence[Mutant], path: Path, tests: Sequence[str], folder: Path, limit: float) -> list[Mutant]:
+def survivors(listed: Sequence[Mutant], path: Path, tests: Sequence[str], folder: Path) -> list[Mutant]:
     """The mutants of a module in a copy of the repository that all of these tests pass. Prints a line for each.
+
+    A mutant with which the tests take more than twice as long as traced without it, and some seconds, is killed.
 
     Raises:
         RuntimeError: If the tests fail without any change.
     """
     shutil.copy(ROOT / path, folder / path)
-    lines, code = reached(tests, path, folder, 4 * limit)
+    began = time.monotonic()
+    lines, code = reached(tests, path, folder, _LONGEST)
+    limit = 2 * (time.monotonic() - began) + _GRACE
     if code != 0:
         print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
-        raise RuntimeError("the tests fail without any change, or take longer than four times --limit")
+        raise RuntimeError(f"the tests fail without any change, or take longer than {_LONGEST} seconds")
     alive = []
     for number, mutant in enumerate(listed):
         reaching = list(dict.fromkeys(test for line in mutant.lines for test in lines.get(line, [])))
@@ -267,13 +275,13 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", help="files or folders; default: those that match the module")
     parser.add_argument("--then", nargs="+", help="files or folders for the mutants that survive the first ones")
     parser.add_argument("--most", type=int, default=0, help="number of mutants, drawn at random; 0: all")
-    parser.add_argument("--limit", type=float, default=300, help="seconds of a run, beyond which a mutant is killed")
     given = parser.parse_args()
     module = given.module.removesuffix(".py")
     path = Path("loadax", module).with_suffix(".py")
     listed = [mutant for mutant in mutants((ROOT / path).read_text()) if "__doc__" not in mutant.change]
     if given.most:
         listed = random.Random(0).sample(listed, min(given.most, len(listed)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C, so that no child outlives it
     os.environ |= ENVIRONMENT
     import jax  # noqa: F401 - every child has it, and what else is slow to import
 
@@ -287,9 +295,9 @@ def main() -> None:
                 shutil.copy(copied, folder)
         for imported in [name for name in sys.modules if name.split(".")[0] in ("tests", "loadax")]:
             del sys.modules[imported]  # children import those of the copy
-        alive = survivors(listed, path, given.tests or matching(module), folder, given.limit)
+        alive = survivors(listed, path, given.tests or matching(module), folder)
         if alive and given.then:
-            alive = survivors(alive, path, given.then, folder, given.limit)
+            alive = survivors(alive, path, given.then, folder)
     print(f"\n{len(alive)} of {len(listed)} mutants of {path} survived:")
     for mutant in alive:
         print(f"  {mutant.change}")

@@ -413,6 +413,14 @@ def test_the_advice_for_block_shuffles_works() -> None:
     assert len(data.subset_per_epoch(range(30))) == 30
 
 
+def test_rows_made_of_a_mixture_that_repeats_are_not_split() -> None:
+    parts = [documents()[:10], documents()[10:]]
+    once = loadax.mix(parts, [1, 1]).pack(9, method="best_fit").split(0.5)
+    assert sum(map(len, once)) > 1
+    with pytest.raises(ArgumentError, match=r"pack\(\)"):
+        loadax.mix(parts, [1, 1], stop="all").pack(9, method="best_fit").split(0.5)
+
+
 def test_parts_of_a_mixture_that_share_rows_are_told() -> None:
     data = series().shuffle(0)
     mixed = loadax.mix({"train": data[:120], "extra": data[100:]}, [1, 1])

@@ -122,6 +122,19 @@ def test_what_is_scheduled_later_changes_nothing_before(order: Mixed, changed: i
     assert future.counts(changed).tolist() == order.counts(changed).tolist()
 
 
+@settings(deadline=None)
+@given(mixtures(), st.integers(1, 60), st.integers(0, 2))
+def test_schedule_before_a_position_of_an_epoch_determines_it(order: Mixed, position: int, epoch: int) -> None:
+    finite = replace(order, stop="first")
+    past = finite.until(epoch, position)
+    epochs = np.full(position, epoch)
+    assert past.begin(epoch) == finite.begin(epoch)
+    expected = finite.visits(epochs, np.arange(position))
+    assert [values.tolist() for values in past.visits(epochs, np.arange(position))] == [
+        values.tolist() for values in expected
+    ]
+
+
 def test_the_turns_are_random_and_follow_the_seed() -> None:
     weights = (0, (10, 10))
     one, again, other = (mixed([10**6, 10**6], weights, seed=seed) for seed in (0, 0, 1))
@@ -187,6 +200,16 @@ def test_a_slice_of_what_never_ends_has_any_number_of_epochs(stop: Stop) -> None
         assert (epoch, 3) in found
         met.append(tuple(visits.rows.tolist()))
     assert len(set(met)) == len(met)
+
+
+def test_golden_epochs_of_an_endless_mixture() -> None:
+    endless = mixed([50, 70], (0, (1, 2)), (4, (2, 1)), version=3)
+    golden = {
+        1: [2, 51, 0, 56, 9, 15],
+        2: [45, 88, 62, 48, 44, 29],
+        1 << 21: endless.visits(np.zeros(6, np.int64), np.arange(6)).rows.tolist(),  # begins again
+    }
+    assert {epoch: endless.visits(np.full(6, epoch), np.arange(6)).rows.tolist() for epoch in golden} == golden
 
 
 def shares_by_place(order: Mixed, blocks: int, size: int) -> Any:
@@ -256,6 +279,17 @@ def test_golden_version_3() -> None:
     parts, drawn = large.draws(np.arange(10**6, 10**6 + 20))
     assert parts.tolist() == [0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1]
     assert drawn[:4].tolist() == [699_940, 699_941, 299_970, 699_942]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_large_blocks_of_early_versions_have_few_patterns(version: int) -> None:
+    weights = (30_001, 20_002, 15_533)
+    order = mixed([10**9] * 3, (0, weights), version=version)
+    for block in range(6):
+        first = block * sum(weights) + 40_000
+        parts, drawn = order.draws(np.arange(first, first + 8))
+        listed = list(islice(draws({0: weights}, order.seed, version, first), 8))
+        assert list(zip(parts.tolist(), drawn.tolist(), strict=True)) == listed
 
 
 def weights_of(random: np.random.Generator) -> tuple[int, ...]:
@@ -329,6 +363,12 @@ def test_block_beyond_all_positions_is_never_met() -> None:
         _ = replace(order, stop="all").size
 
 
+def test_all_of_an_endless_part_is_never_drawn() -> None:
+    endless = mixed([5, 7], (0, (1, 2)))
+    with pytest.raises(ArgumentError, match="stop='all': the weights never draw all of 'only', or it is endless"):
+        _ = Mixed((endless,), (12,), ("only",), (Segment(0, (1,)),), 0, "all").size
+
+
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_positions_of_large_blocks_do_not_depend_on_what_was_read_before(version: int) -> None:
     weights = ((0, (30_001, 20_002, 15_533)), (100_000, (1, 40_000, 25_535)), (100_300, (65_535, 0, 1)))
@@ -368,6 +408,15 @@ def test_schedule_of_decimal_weights_computes_few_slots(monkeypatch: pytest.Monk
     assert sum(computed) <= 200 * 1000
     order.visits(np.zeros(256, np.int64), np.arange(150_900, 151_156))
     assert sum(computed) <= 200 * 1000 + 4096
+
+
+def test_pattern_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = mixed([10**6] * 3, (0, (300, 200, 155)), version=2)
+    parts, drawn = order.draws(np.arange(2000))
+    assert order.positions_of_draws(parts, drawn).tolist() == list(range(2000))
+    monkeypatch.setattr(seeds, "permute", lambda *_: pytest.fail("the patterns are known"))
+    assert order.positions_of_draws(parts, drawn).tolist() == list(range(2000))
+    assert order.draws(np.arange(2000))[1].tolist() == drawn.tolist()
 
 
 def test_mixture_of_many_parts_needs_one_lookup_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
