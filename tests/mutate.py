@@ -71,7 +71,7 @@ PYTEST = ["-n", "0", "-q", "-x", "-p", "no:cacheprovider"]
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "OPENBLAS_NUM_THREADS": "1"}
 
 _LONGEST = 1200.0  # seconds of the tests without any change
-_GRACE = 20.0  # seconds by which a run may be slower than twice that
+_GRACE = 10.0  # seconds that a test may take on a busy machine, whatever it took before
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,12 @@ def matching(module: str) -> list[str]:
     return [str(next(folder for folder in place.parents if folder.is_dir()).relative_to(ROOT))]
 
 
-def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tuple[dict[int, list[str]], int | None]:
-    """The tests that reach each line, the quickest first, and the exit code of them all."""
+def reached(tests: Sequence[str], path: Path, folder: Path) -> tuple[dict[int, list[str]], list[float]]:
+    """The tests that reach each line, the quickest first, and the seconds of all tests.
+
+    Raises:
+        RuntimeError: If the tests fail.
+    """
     notes = folder / "reached.json"
 
     def run() -> int:
@@ -225,43 +229,42 @@ def reached(tests: Sequence[str], path: Path, folder: Path, limit: float) -> tup
         lines = {
             line: sorted(found - {""}, key=lambda test: plugin.seconds[test]) for line, found in plugin.tests.items()
         }
-        notes.write_text(json.dumps(lines))
+        notes.write_text(json.dumps([lines, list(plugin.seconds.values())]))
         return code
 
-    code = forked(run, folder, limit)
-    lines = json.loads(notes.read_text()) if notes.exists() else {}
-    return {int(line): found for line, found in lines.items()}, code
+    if forked(run, folder, _LONGEST) != 0:
+        print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
+        raise RuntimeError(f"the tests fail without any change, or take longer than {_LONGEST:.0f} seconds")
+    lines, seconds = json.loads(notes.read_text())
+    return {int(line): found for line, found in lines.items()}, seconds
 
 
-def survives(text: str, path: Path, tests: Sequence[str], folder: Path, limit: float) -> bool:
-    """Whether all tests pass with this text of a module in a copy of the repository."""
+def survives(text: str, path: Path, tests: Sequence[str], folder: Path, seconds: Sequence[float]) -> bool:
+    """Whether all tests pass with this text of a module in a copy of the repository.
+
+    They fail where one takes much longer than the slowest one of these seconds, or all take much longer than the sum.
+    """
     (folder / path).write_text(text)
     # Two texts of one second and one length would look alike.
     Path(importlib.util.cache_from_source(str(folder / path))).unlink(missing_ok=True)
-    return forked(lambda: int(pytest.main([*PYTEST, *tests])), folder, limit) == 0
+    arguments = [*PYTEST, "--timeout", str(_GRACE + 2 * max(seconds)), *tests]
+    return forked(lambda: int(pytest.main(arguments)), folder, 2 * (_GRACE + sum(seconds))) == 0
 
 
 def survivors(listed: Sequence[Mutant], path: Path, tests: Sequence[str], folder: Path) -> list[Mutant]:
     """The mutants of a module in a copy of the repository that all of these tests pass. Prints a line for each.
 
-    A mutant with which the tests take more than twice as long as traced without it, and some seconds, is killed.
-
     Raises:
         RuntimeError: If the tests fail without any change.
     """
     shutil.copy(ROOT / path, folder / path)
-    began = time.monotonic()
-    lines, code = reached(tests, path, folder, _LONGEST)
-    limit = 2 * (time.monotonic() - began) + _GRACE
-    if code != 0:
-        print((folder / "output.txt").read_text()[-3000:], file=sys.stderr)
-        raise RuntimeError(f"the tests fail without any change, or take longer than {_LONGEST} seconds")
+    lines, seconds = reached(tests, path, folder)
     alive = []
     for number, mutant in enumerate(listed):
         reaching = list(dict.fromkeys(test for line in mutant.lines for test in lines.get(line, [])))
         if not mutant.lines:
             reaching = list(tests)
-        survived = not reaching or survives(mutant.text, path, reaching, folder, limit)
+        survived = not reaching or survives(mutant.text, path, reaching, folder, seconds)
         if survived:
             alive.append(mutant)
         verdict = "SURVIVED" if survived else "killed"
