@@ -127,6 +127,7 @@ def test_what_is_scheduled_later_changes_nothing_before(order: Mixed, changed: i
 def test_schedule_before_a_position_of_an_epoch_determines_it(order: Mixed, position: int, epoch: int) -> None:
     finite = replace(order, stop="first")
     past = finite.until(epoch, position)
+    assert finite.until(0, 0).segments == finite.segments[:1]
     epochs = np.full(position, epoch)
     assert past.begin(epoch) == finite.begin(epoch)
     expected = finite.visits(epochs, np.arange(position))
@@ -183,6 +184,25 @@ def test_weights_by_step_wait_for_a_batch_size() -> None:
     assert order.at_positions([(0, 40)], 1).size == 50  # what is scheduled later than the end never comes
     with pytest.raises(ArgumentError, match="from step 3 on, which is example 120, but an epoch has only 50 examples"):
         order.at_positions([(0, 40)], 2)
+
+
+def test_weights_by_step_change_at_the_positions_of_a_batch_size_schedule() -> None:
+    sizes = {0: 4, 2: 6, 5: 1}
+    order = replace(mixed([50, 50], *((start, (1, 1)) for start in (0, 1, 2, 4, 7))), by_step=True)
+    known = order.at_positions(list(sizes.items()), 1)
+    of_step = [4, 4, 6, 6, 6, 1, 1]
+    assert [segment.start for segment in known.segments] == [sum(of_step[:step]) for step in (0, 1, 2, 4, 7)]
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_last_weights_by_step_reach_a_whole_batch_of_a_run_of_epochs(rows: int) -> None:
+    """An epoch of 12 rows of the first part, and then all rows of the second."""
+    order = replace(mixed([50, rows], (0, (1, 0)), (3, (0, 1)), stop="first"), by_step=True)
+    if rows == 4:
+        assert order.at_positions([(0, 4)], 2).size == 16
+        return
+    with pytest.raises(ArgumentError, match="from step 3 on, which is example 12, but an epoch has only 15 examples"):
+        order.at_positions([(0, 4)], 2)
 
 
 @pytest.mark.parametrize("stop", ["never", "first"])
@@ -300,10 +320,11 @@ def weights_of(random: np.random.Generator) -> tuple[int, ...]:
     return tuple(weights.tolist())
 
 
-@pytest.mark.parametrize("number", range(16))
+@pytest.mark.parametrize("number", range(17))
 def test_blocks_of_version_3_are_those_of_the_recursion(number: int) -> None:
     random = np.random.default_rng(number)
-    weights = weights_of(random)
+    # The last one is of the largest blocks that rotate one of a few patterns.
+    weights = weights_of(random) if number < 16 else (4000, 96)
     size, block = sum(weights), int(random.integers(5))
     order = mixed([10**9] * len(weights), (0, weights), seed=number, version=3)
     parts, drawn = order.draws(np.arange(block * size, (block + 1) * size))
