@@ -232,6 +232,16 @@ def test_golden_epochs_of_an_endless_mixture() -> None:
     assert {epoch: endless.visits(np.full(6, epoch), np.arange(6)).rows.tolist() for epoch in golden} == golden
 
 
+def test_last_position_of_a_window_is_found_in_a_mixture_of_mixtures() -> None:
+    inner = mixed([5, 7], (0, (1, 2)), stop="first", version=3)
+    order = Mixed((inner, Sequential(20)), (12, 20), ("inner", "other"), (Segment(0, (1, 1)),), 0, "all", version=3)
+    rows = order.visits(np.zeros(order.size, np.int64), np.arange(order.size)).rows
+    for position in range(order.size):
+        for window in ((0, position + 1), (position, position + 1)):
+            hits = order.inverse(rows[[position]], np.zeros(1, np.int64), window)
+            assert position in hits.positions.tolist()
+
+
 def shares_by_place(order: Mixed, blocks: int, size: int) -> Any:
     """The share of the last part at every place of a block."""
     part, _ = order.draws(np.arange(blocks * size))
