@@ -9,7 +9,7 @@ import pytest
 
 from loadax.core.distributed import Process
 from loadax.files.metadata import Metadata, load_answers
-from loadax.kept import handed_on
+from loadax.kept import handed_on, opening as kept_opening
 from loadax.kept.handed_on import RunOpening
 from tests.key_values import memory_store
 
@@ -79,6 +79,43 @@ def test_what_is_too_long_is_read_from_the_index(
     found: Iterator[bytes | None] = iter([None, b"of an earlier run", CONTENT])  # it takes a while to be there
     assert openings(1, "a").told(lambda: next(found)) == CONTENT
     assert openings(1, "b").told(nothing) is None
+
+
+def learn(openings: Callable[[int, str], RunOpening], monkeypatch: pytest.MonkeyPatch, index: int) -> list[str]:
+    """Opens data as a process does, and returns the URLs whose footers it asked for."""
+    asked: list[str] = []
+
+    def ask(urls: list[str]) -> list[bytes]:
+        asked.extend(urls)
+        return [url.encode() for url in urls]
+
+    monkeypatch.setattr(kept_opening, "next_opening", lambda key: openings(index, key))
+    with kept_opening.opening("from_npy", "s3://bucket/a", None) as metadata:
+        assert metadata.is_current == (index > 0)  # else its files are listed again
+        assert metadata.recall("footer", ["s3://bucket/a"], ask) == [b"s3://bucket/a"]
+    return asked
+
+
+def test_other_processes_do_not_ask_what_process_0_has(
+    openings: Callable[[int, str], RunOpening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [learn(openings, monkeypatch, index) for index in (0, 1)] == [["s3://bucket/a"], []]
+
+
+def test_error_of_process_0_lets_the_others_open_for_themselves(
+    openings: Callable[[int, str], RunOpening], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_opening, "next_opening", lambda key: openings(0, key))
+    with pytest.raises(OSError, match="no answer"), kept_opening.opening("from_npy", "s3://bucket/a", None):
+        raise OSError("no answer")
+    monkeypatch.setattr(kept_opening, "next_opening", lambda key: openings(1, key))
+    with kept_opening.opening("from_npy", "s3://bucket/a", None) as metadata:
+        assert not metadata.is_current
+
+
+def test_error_while_data_is_opened_by_one_process_is_raised() -> None:
+    with pytest.raises(OSError, match="no answer"), kept_opening.opening("from_npy", "s3://bucket/a", None):
+        raise OSError("no answer")
 
 
 def test_answers_of_other_types_are_refused() -> None:
