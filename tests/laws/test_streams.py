@@ -169,6 +169,14 @@ def test_a_mixture_ends_with_a_lane_of_a_stream() -> None:
     assert sorted(x for step in steps for x in step if x >= 0) == [0, 1, 2, 1000, 1001, 1002]
 
 
+def test_first_row_behind_a_stream_is_of_the_next_part() -> None:
+    stored = from_arrays({"x": np.arange(-100, 0, dtype=np.int32)})
+    data = mix([from_stream(CountedLanes(), lanes=3, spec=SPEC), stored], [3, 1])
+    steps = steps_of(Dataloader(data, 4, num_epochs=None, shard_index=0, shard_count=1, num_workers=0), 5)
+    rows = [[-100 + turn, *(row_of(lane, turn) for lane in range(3))] for turn in range(5)]
+    assert [sorted(step) for step in steps] == rows
+
+
 def test_mixture_that_never_stops_reads_streams_again() -> None:
     stored = from_arrays({"x": np.full(7, -1, np.int32)})
     data = mix([from_stream(CountedLanes([5, 3]), lanes=2, spec=SPEC), stored], [1, 1], stop="never")
