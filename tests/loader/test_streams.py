@@ -455,9 +455,10 @@ def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.Lo
     def loader() -> Any:
         return Dataloader(from_stream(open_lane, lanes=4), 8, num_workers=0, remainder="pad")
 
-    with loader().host_batches() as batches:
+    with caplog.at_level("INFO", "loadax"), loader().host_batches() as batches:
         for _ in range(15):
             next(batches)
+        assert "skipping" not in caplog.text  # nothing was skipped
         state = json.loads(json.dumps(batches.get_state()))
     with caplog.at_level("INFO", "loadax"), loader().host_batches(state) as batches:
         next(batches)
