@@ -468,6 +468,18 @@ def test_lanes_that_have_ended_or_skip_few_rows_are_no_warning(caplog: pytest.Lo
     assert told
 
 
+def test_resumed_later_epoch_skips_rows_of_that_epoch_alone(caplog: pytest.LogCaptureFixture) -> None:
+    options: Any = {"shard_index": 0, "shard_count": 1, "num_workers": 0, "num_epochs": 3}
+    loader = Dataloader(from_stream(CountedLanes([10, 10]), lanes=2), 4, **options)
+    with loader.host_batches() as batches:
+        for _ in range(7):
+            next(batches)
+        state = batches.get_state()
+    with caplog.at_level("INFO", "loadax"), loader.host_batches(state) as batches:
+        next(batches)
+    assert "reading and skipping 8 rows of 2 lanes" in caplog.text  # rows 10 to 13 of each lane
+
+
 @pytest.mark.parametrize("remainder", ["drop", "pad", "error"])
 @pytest.mark.parametrize("door", ["host_batches", "iterate", "iter"])
 def test_parts_of_a_stream_that_ends_are_refused_outside_of_a_run(door: str, remainder: Any) -> None:
