@@ -129,7 +129,9 @@ def mutants(source: str) -> Iterator[Mutant]:
             before, after = ast.unparse(node), ast.unparse(ast.fix_missing_locations(changed))
             first = getattr(node, "lineno", 0)
             statement = statements.get(node, node)
-            end = first if isinstance(node, ast.stmt) else getattr(statement, "end_lineno", first)
+            # Not the branches of an `if`, but all lines of its condition: it may begin below the `if`.
+            last = node.test if isinstance(node, ast.If) else statement
+            end = getattr(last, "end_lineno", first)
             change = f"{first}: {before.splitlines()[0]} -> {after.splitlines()[0]}"
             lines = range(getattr(statement, "lineno", first), end + 1) if node in inside else range(0)
             yield Mutant(change, ast.unparse(other), lines)
