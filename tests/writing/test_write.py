@@ -363,7 +363,10 @@ def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
         write_zarr(rows, path, shard_rows=10)
 
 
-def test_resume_keeps_what_is_whole_and_writes_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("sizes", [{"shard_rows": 10}, {}], ids=["given again", "of the store"])
+def test_resume_keeps_what_is_whole_and_writes_the_rest(
+    sizes: dict[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows, path = TreeRows(tree_of(100)), tmp_path / "s"
     write_zarr(rows, tmp_path / "undisturbed", shard_rows=10)
     break_off(path, rows, shard_rows=10)
@@ -371,7 +374,7 @@ def test_resume_keeps_what_is_whole_and_writes_the_rest(tmp_path: Path, caplog: 
     assert 0 < len(kept) < 10
     again = TreeRows(rows.tree)
     with caplog.at_level(logging.INFO, "loadax"):
-        write_zarr(again, path, shard_rows=10, resume=True)
+        write_zarr(again, path, **sizes, resume=True)
     assert f"kept {len(kept)} of 10 parts" in caplog.text
     assert {position // 10 for position in again.asked} == set(range(10)) - set(kept)
     assert files(path) == files(tmp_path / "undisturbed")
