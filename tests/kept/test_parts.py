@@ -57,3 +57,19 @@ def test_process_that_has_nothing_to_do_says_whom_it_waits_for(
         until(lambda: second.claim() is None and caplog.messages)
         (name,) = second.others()
         assert f"filter x: waiting for 1 of 2 parts that other processes work on: {name}" in caplog.messages
+
+
+def test_mark_of_a_worker_ends_with_its_part(tmp_path: Path) -> None:
+    """A mark that stays keeps others from the part until it looks dead; one that is missing has it computed twice."""
+    first, second = (folder(tmp_path, 1, []) for _ in range(2))
+    mark = tmp_path / "x.parts" / "0.worker"
+    with first.computing(0):
+        assert mark.is_symlink()
+    assert not mark.is_symlink()
+    copies = [worker.computing(0) for worker in (first, second)]
+    for copy in copies:
+        copy.__enter__()
+    copies[0].__exit__(None, None, None)
+    assert mark.is_symlink()  # the second copy is computed still
+    copies[1].__exit__(None, None, None)
+    assert not mark.is_symlink()
