@@ -73,3 +73,10 @@ def test_mark_of_a_worker_ends_with_its_part(tmp_path: Path) -> None:
     assert mark.is_symlink()  # the second copy is computed still
     copies[1].__exit__(None, None, None)
     assert not mark.is_symlink()
+
+
+def test_fresh_claim_without_a_sign_of_life_stands(tmp_path: Path) -> None:
+    parts = folder(tmp_path, 1, [])
+    with parts.joined():
+        (tmp_path / "x.parts" / "0.claim").symlink_to("host.1.abc")
+        assert parts.claim() is None

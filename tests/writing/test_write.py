@@ -365,7 +365,7 @@ def test_what_was_not_written_to_its_end_is_not_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [{"shard_rows": 10}, {}], ids=["given again", "of the store"])
 def test_resume_keeps_what_is_whole_and_writes_the_rest(
-    sizes: dict[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sizes: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows, path = TreeRows(tree_of(100)), tmp_path / "s"
     write_zarr(rows, tmp_path / "undisturbed", shard_rows=10)
