@@ -376,6 +376,7 @@ def test_resume_keeps_what_is_whole_and_writes_the_rest(
     with caplog.at_level(logging.INFO, "loadax"):
         write_zarr(again, path, **sizes, resume=True)
     assert f"kept {len(kept)} of 10 parts" in caplog.text
+    assert "the store is complete when all are" not in caplog.text  # there is one process
     assert {position // 10 for position in again.asked} == set(range(10)) - set(kept)
     assert files(path) == files(tmp_path / "undisturbed")
 
