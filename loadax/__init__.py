@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         write_zarr,
     )
     from loadax.loader.buckets import Buckets
-    from loadax.loader.chain import LoaderChain, chain
+    from loadax.loader.chain import chain
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
     from loadax.loader.epoch import Epoch
@@ -60,7 +60,6 @@ _HOME = {  # of names that are not in `loadax.io`
     "Epoch": "loadax.loader.epoch",
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
-    "LoaderChain": "loadax.loader.chain",
     "MaskErrors": "loadax.loader.mask_errors",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
@@ -83,7 +82,6 @@ __all__ = [
     "Epoch",
     "HostRows",
     "LoadaxError",
-    "LoaderChain",
     "MaskErrors",
     "Report",
     "Source",

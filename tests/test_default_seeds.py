@@ -108,7 +108,7 @@ def test_states_of_unaffected_programs_are_those_of_before() -> None:
         ),
     ]
     for now, before in joined:
-        assert Dataloader(now, 8)._order(0, 0) == Dataloader(before, 8)._order(0, 0)
+        assert Dataloader(now, 8).phases[0].order(0, 0) == Dataloader(before, 8).phases[0].order(0, 0)
 
 
 def test_no_row_is_mapped_again_for_the_spec() -> None:

@@ -78,7 +78,6 @@ TOPICS = {
             "loadax.Dataloader",
             "loadax.Buckets",
             "loadax.chain",
-            "loadax.LoaderChain",
             "loadax.DataIterator",
             "loadax.Epoch",
             "loadax.HostRows",

@@ -9,7 +9,6 @@ import numpy as np
 
 from loadax.errors import RowIndexError
 from loadax.io import as_dataset
-from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
 from loadax.sources.library import require
@@ -30,9 +29,7 @@ from levanter.data import dataset as levanter_dataset  # noqa: E402
 _Axes = Any
 
 
-def batches(
-    loader: Dataloader | LoaderChain, axes: _Axes, start: Any = 0
-) -> Iterator[Tree]:
+def batches(loader: Dataloader, axes: _Axes, start: Any = 0) -> Iterator[Tree]:
     """Iterates over a loader for `trainer.training_steps` or `trainer.train`: leaves are `haliax.NamedArray`s.
 
     Args:

@@ -1,7 +1,5 @@
 """loadax on Pathways, and other runs of one controller: each host makes its part of a batch beside its own devices."""
 
-# ruff: noqa: SLF001 - it works with the parts of a loader
-
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, final
@@ -15,6 +13,7 @@ from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError
 from loadax.loader.arguments import LoaderArguments
 from loadax.loader.dataloader import Dataloader, restored
+from loadax.loader.phases import Phases
 from loadax.protocols import Tree
 
 
@@ -65,8 +64,9 @@ class ColocatedIterator(Iterator[Tree]):
             raise ArgumentError(
                 f"loader is {type_text(loader)}; pass a Dataloader", argument="loader"
             )
-        arguments = loader._arguments
-        place = loader._arguments.place
+        phase = loader.phases[0]
+        arguments = phase.arguments
+        place = arguments.place
         refused = {
             "host_leaves": place.host_leaves,
             "device_map": place.device_map,
@@ -75,6 +75,7 @@ class ColocatedIterator(Iterator[Tree]):
         }
         unlike = [f"{name}=" for name, value in refused.items() if value]
         unlike += ["the lanes of a stream"] if loader.dataset.is_stream else []
+        unlike += ["several phases"] if len(loader.phases) > 1 else []
         unlike += (
             [f"{len(loader.specs)} shapes of batches"]
             if len(loader.specs) > 1
@@ -86,11 +87,11 @@ class ColocatedIterator(Iterator[Tree]):
                 "shape by its own cores; leave it out",
                 argument="loader",
             )
-        self._phases = loader._phases
+        self._steps = Phases([(phase.plan, phase.order)])
         self._prefetch = arguments.limits.prefetch
-        self.step = self._phases.start_of(start)
+        self.step = self._steps.start_of(start)
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, loader.spec)
-        mesh = colocated_python.colocated_cpu_devices(loader._placing_mesh())
+        mesh = colocated_python.colocated_cpu_devices(phase.placing_mesh())
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         # no devices
         partition = jax.tree.map(
@@ -100,13 +101,13 @@ class ColocatedIterator(Iterator[Tree]):
         there = arguments._replace(
             place=place._replace(mesh=None, partition=partition)
         )
-        self._host = remote_class(there, loader._plan.skips)
+        self._host = remote_class(there, phase.plan.skips)
         self._ahead: deque[Tree] = deque()
 
     def __next__(self) -> Tree:
         while (
             len(self._ahead) <= self._prefetch
-            and self.step + len(self._ahead) != self._phases.num_steps
+            and self.step + len(self._ahead) != self._steps.num_steps
         ):
             step = jax.device_put(
                 np.int32(self.step + len(self._ahead)), self._everywhere
@@ -121,7 +122,7 @@ class ColocatedIterator(Iterator[Tree]):
 
     def get_state(self) -> dict[str, Any]:
         """The state after the batches handed out, as that of a `DataIterator`: either continues the other's run."""
-        return self._phases.state(self.step)
+        return self._steps.state(self.step)
 
 
 class _Host:
@@ -137,7 +138,6 @@ class _Host:
         if self._batches is None or self._batches.step != number:
             arguments, skips = self._given
             place = arguments.place._replace(mesh=step.sharding.mesh)
-            self._batches = restored(arguments._replace(place=place), skips).iterate(
-                number
-            )
+            loader = restored((arguments._replace(place=place), skips))
+            self._batches = loader.iterate(number)
         return next(self._batches)

@@ -7,7 +7,6 @@ from typing import Any, final
 
 from loadax.core.formatting import percent_text
 from loadax.errors import ArgumentError
-from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.protocols import Tree
 
@@ -41,7 +40,7 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
         >>> for batch in progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True):
         ...     pass
     """
-    if isinstance(loader, Dataloader | LoaderChain):
+    if isinstance(loader, Dataloader):
         return LoaderProgress(
             iter(loader) if start is None else loader.iterate(start), options
         )

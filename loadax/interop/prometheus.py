@@ -5,7 +5,6 @@ from typing import Any, final
 
 from loadax.core.arguments import integer, shown, text
 from loadax.errors import ArgumentError
-from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.sources.library import require
@@ -101,7 +100,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
 
 
 def _stats_provider(batches: Any) -> Callable[[], Any]:
-    if isinstance(batches, Dataloader | LoaderChain):
+    if isinstance(batches, Dataloader):
         return lambda: batches.ledger
     ledger = getattr(batches, "ledger", None)
     if ledger is None:

@@ -6,7 +6,6 @@ from typing import Any, final
 import jax
 from jax.sharding import PartitionSpec
 
-from loadax.loader.chain import LoaderChain
 from loadax.loader.dataloader import Dataloader
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
@@ -39,9 +38,7 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
         ```
     """
 
-    def __init__(
-        self, loader: Dataloader | LoaderChain, eval_loader: Dataloader | None = None
-    ):
+    def __init__(self, loader: Dataloader, eval_loader: Dataloader | None = None):
         self._loader = loader
         self._eval_loader = eval_loader
         self._batches: DataIterator | None = None
@@ -71,9 +68,7 @@ class DataHooks(hooks.DataHooks):  # type: ignore[misc] # Tunix ships no types
             self._eval_batches = None
         return batch
 
-    def _compare(
-        self, name: str, loader: Dataloader | LoaderChain, train_ctx: Any
-    ) -> None:
+    def _compare(self, name: str, loader: Dataloader, train_ctx: Any) -> None:
         """Warns once if Tunix will place the batches of a loader again: the rules of `tunix.sft.sharding_utils`.
 
         It compares specs as they are written, and the mesh with that of the enclosing `with mesh:`. Without one, and

@@ -2,11 +2,11 @@
 
 From top to bottom: the dataset's order becomes a `BatchPlan`. The mesh and the partition become a `HostShard`, this
 process's part of every batch. A `BatchProducer` reads, assembles and places steps. A `PrefetchScheduler` decides what
-to read ahead, and an iterator delivers the batches.
+to read ahead, and an iterator delivers the batches. All of these belong to a `Phase`; a loader has one, or many.
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 import numpy as np
 from jax.sharding import Mesh
 
-from loadax.core.arguments import MOST_POSITIONS, integer, shown
-from loadax.core.formatting import count_text
+from loadax.core.arguments import integer, shown
 from loadax.core.replacements import missing_attribute, replacements
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
 from loadax.loader.arguments import (
@@ -31,18 +30,15 @@ from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterations import Iterations
 from loadax.loader.iterator import DataIterator
-from loadax.loader.options import LoaderOptions, mesh_of
-from loadax.loader.order_hash import OrderHash
+from loadax.loader.options import LoaderOptions
+from loadax.loader.phase import Phase, make_phase
 from loadax.loader.phases import Phases
-from loadax.loader.pipeline import BatchPipeline, make_pipeline
-from loadax.loader.slots import OtherHosts
-from loadax.loader.stretch import Ledger, Target, join_hosts
+from loadax.loader.pipeline import BatchPipeline
+from loadax.loader.stretch import Ledger, Target
 from loadax.plan.batches import Remainder
-from loadax.plan.skips import Skips, step_ranges
-from loadax.plan.steps import Steps
+from loadax.plan.skips import Skips
 from loadax.protocols import Engine, Integers, Tree
-from loadax.sharding.key_value import LoaderRuns
-from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
+from loadax.sharding.mesh import PlannedMesh
 
 if TYPE_CHECKING:
     from loadax.loader.buckets import Buckets
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
     from loadax.loader.inspection.check_plan import PlanCheck
     from loadax.loader.inspection.explanation import Explanation
     from loadax.loader.inspection.trace import Trace
-    from loadax.loader.lease import Lease, LeasedRun
+    from loadax.loader.lease import Lease
     from loadax.loader.mask_errors import MaskErrors
     from loadax.plan.find import StepPosition
 
@@ -99,10 +95,18 @@ def refuse_next(loader: Any) -> Never:
     )
 
 
-def restored(arguments: LoaderArguments, skips: Skips) -> "Dataloader":
-    """The loader that was pickled."""
-    loader = Dataloader._made(arguments, make_pipeline(arguments))  # noqa: SLF001
-    return loader._with_plan(loader._plan.skipping(skips))  # noqa: SLF001
+def loader_of(phases: Iterable[Phase]) -> "Dataloader":
+    """The loader of these phases."""
+    made = Dataloader.__new__(Dataloader)
+    made._set(tuple(phases))  # noqa: SLF001 - of this file
+    return made
+
+
+def restored(*given: tuple[LoaderArguments, Skips]) -> "Dataloader":
+    """The loader that was pickled, from arguments and skipped steps of each phase."""
+    return loader_of(
+        make_phase(arguments).skipping(skips) for arguments, skips in given
+    )
 
 
 @final
@@ -255,56 +259,14 @@ class Dataloader:
             ),
             ErrorArguments(on_error, quarantine),
         )
-        self._fill(arguments, make_pipeline(arguments))
+        self._set((make_phase(arguments),))
 
-    @classmethod
-    def _made(
-        cls, arguments: LoaderArguments, pipeline: BatchPipeline
-    ) -> "Dataloader":
-        """The loader of these arguments."""
-        made = cls.__new__(cls)
-        made._fill(arguments, pipeline)  # noqa: SLF001 - of this class
-        return made
-
-    def _fill(self, arguments: LoaderArguments, pipeline: BatchPipeline) -> None:
-        dataset = pipeline.whole.dataset
-        order = OrderHash(dataset, pipeline.options.key_seed)
-        mesh = arguments.place.mesh
-        if mesh is None:
-            # a NamedSharding includes its mesh
-            mesh = mesh_of(arguments.place.partition)
-        self._set(arguments, pipeline, order, mesh, current_mesh())
-        if self._mesh is not None or self._made_in is not None:
-            for segment in self._plan.segments:
-                self._shard(segment.first)
-
-    def _set(
-        self,
-        arguments: LoaderArguments,
-        pipeline: BatchPipeline,
-        order: OrderHash,
-        mesh: Mesh | PlannedMesh | None,
-        made_in: Mesh | PlannedMesh | None,
-    ) -> None:
-        """Sets all attributes.
-
-        Args:
-            arguments: Arguments of the loader.
-            pipeline: Pipeline of all of them.
-            order: Hash of its order.
-            mesh: Mesh that the user passed. None: the current one of each call.
-            made_in: Mesh that was current when the loader was made.
-        """
-        self._arguments = arguments
-        self._pipeline = pipeline
-        self._plan: Steps = pipeline.plan
-        self.dataset = pipeline.whole.dataset
-        self._order = order
-        self._mesh = mesh
-        self._made_in = made_in
-        self._phases = Phases([(pipeline.plan, order)])
-        self._iterations = Iterations(self._phases, [pipeline])
-        self._runs = LoaderRuns()
+    def _set(self, phases: tuple[Phase, ...]) -> None:
+        """Sets all attributes, from the phases of the run."""
+        self.phases = phases
+        self.dataset = phases[0].pipeline.whole.dataset
+        self._steps = Phases([(phase.pipeline.plan, phase.order) for phase in phases])
+        self._iterations = Iterations(self._steps, phases)
 
     if not TYPE_CHECKING:  # type checkers must still report wrong arguments
 
@@ -314,18 +276,21 @@ class Dataloader:
             return object.__new__(cls)
 
     def __reduce__(self) -> Any:
-        if isinstance(self._mesh, Mesh):
-            raise MeshError(
-                "a Dataloader with mesh=, or a NamedSharding in partition=, can't be "
-                "pickled, since devices belong to their process; pickle "
-                "loader.dataset, and make the loader where it is used"
-            )
-        if isinstance(self._arguments.workers.remote, Executor):
-            raise ArgumentError(
-                "a Dataloader with an executor as remote= can't be pickled; pass a "
-                "function that makes one"
-            )
-        return restored, (self._arguments, self._plan.skips)
+        for phase in self.phases:
+            if isinstance(phase.mesh, Mesh):
+                raise MeshError(
+                    "a Dataloader with mesh=, or a NamedSharding in partition=, can't "
+                    "be pickled, since devices belong to their process; pickle "
+                    "loader.dataset, and make the loader where it is used"
+                )
+            if isinstance(phase.arguments.workers.remote, Executor):
+                raise ArgumentError(
+                    "a Dataloader with an executor as remote= can't be pickled; pass "
+                    "a function that makes one"
+                )
+        return restored, tuple(
+            (phase.arguments, phase.plan.skips) for phase in self.phases
+        )
 
     def __deepcopy__(self, _: object = None) -> "Dataloader":
         return self  # it has no state
@@ -343,23 +308,33 @@ class Dataloader:
             TypeError: If it is infinite.
         """
         self._refuse_stream("len(loader)")
-        if self._plan.num_steps is None:
+        if self._steps.num_steps is None:
             raise TypeError(
                 "num_epochs=None: the loader is infinite and has no len(); use "
                 "loader.steps_per_epoch"
             )
-        return self._plan.num_steps
+        return self._steps.num_steps
+
+    @property
+    def loaders(self) -> "tuple[Dataloader, ...]":
+        """A loader of each phase by itself."""
+        return tuple(loader_of([phase]) for phase in self.phases)
+
+    @property
+    def first_steps(self) -> tuple[int, ...]:
+        """First step of each phase."""
+        return self._steps.first_steps
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps of one epoch, including skipped ones. Of the first epoch if the batch size is scheduled."""
         self._refuse_stream("steps_per_epoch")
-        return self._plan.steps_per_epoch
+        return self.phases[0].plan.steps_per_epoch
 
     @property
     def batch_size(self) -> int:
         """Rows of the global batch. Of the first one if the batch size is scheduled."""
-        return self._plan.schedule[0][1]
+        return self.phases[0].plan.schedule[0][1]
 
     @property
     def spec(self) -> Tree:
@@ -367,23 +342,26 @@ class Dataloader:
 
         The first batch, if shapes change during the run; see `specs`.
         """
-        return self._pipeline.shape_dtypes(self._shard())
+        phase = self.phases[0]
+        return phase.pipeline.shape_dtypes(phase.shard())
 
     @property
     def specs(self) -> dict[int, Tree]:
-        """The specs of all batch shapes of the run, by the first step of each."""
+        """The specs of all batch shapes of the run, by the first step of each in each phase."""
         return {
-            step: self._pipeline.shape_dtypes(self._shard(step))
-            for step in self._plan.first_steps
+            first + step: phase.pipeline.shape_dtypes(phase.shard(step))
+            for first, phase in zip(self.first_steps, self.phases, strict=True)
+            for step in phase.plan.first_steps
         }
 
     def rows(self, step: int) -> Integers:
         """int64[batch_size]: row ids of the step in batch order, the same on every host; -1 for padding.
 
-        With `microbatches=k`, int64[k, batch_size / k], like the leaves.
+        With `microbatches=k`, int64[k, batch_size / k], like the leaves. Of a chain: ids in the dataset of the phase.
         """
-        rows = self._plan.visits(self._checked(step)).rows
-        microbatches = self._pipeline.options.microbatches
+        phase, local = self._at(step)
+        rows = phase.plan.visits(local).rows
+        microbatches = phase.pipeline.options.microbatches
         if microbatches == 1:
             return rows
         return rows.reshape(-1, microbatches).T
@@ -393,19 +371,20 @@ class Dataloader:
 
         The cost is proportional to n, not to the batch. Needs no mesh if `shard_index` and `shard_count` are given.
         """
-        return self._plan.visits(self._checked(step), self._positions(step)).rows
+        phase, local = self._at(step)
+        return phase.plan.visits(local, phase.positions(local)).rows
 
     def host_batch(self, step: int) -> Tree:
         """The rows of `local_rows(step)` as NumPy arrays, with all columns of every leaf, including host leaves.
 
         Padding is zeros, empty strings or bytes, or None in place of other objects.
         """
-        step = self._checked(step)
-        pipeline = self._pipeline.on_host()
+        phase, local = self._at(step)
+        pipeline = phase.pipeline.on_host()
         shard = pipeline.host_shard(
-            self._positions(step), step, pipeline.form(step).host_batch
+            phase.positions(local), local, pipeline.form(local).host_batch
         )
-        return _batch_of(pipeline, shard, step)
+        return _batch_of(pipeline, shard, local)
 
     # type checkers must still report misspelt names, and `next(loader)`
     if not TYPE_CHECKING:
@@ -431,7 +410,9 @@ class Dataloader:
             >>> [batch["prompt"][:2].tolist() for batch in loader.host_batches()]
             [['a', 'b'], ['a', 'b']]
         """
-        return self._iterations.iterate([self._host_target()], start)
+        return self._iterations.iterate(
+            [phase.host_target() for phase in self.phases], start
+        )
 
     def lease(self, start: Any = 0) -> "Lease":
         """Hands out rows as NumPy arrays, `batch_size` or fewer at once, that may be finished in any order.
@@ -442,7 +423,7 @@ class Dataloader:
         is served whatever `remainder` says, unless the steps before and after it are skipped as one range.
 
         Each process has the rows of `local_rows`, and its own state; a resume takes the states of all of them, on any
-        number of hosts.
+        number of hosts. Positions of a chain count on from one phase to the next, whose rows may be in flight together.
 
         Args:
             start: State of `lease.get_state()`, or a list of those of all processes; also a step, or a state of an
@@ -464,40 +445,14 @@ class Dataloader:
             ...     [leased.examples["prompt"].tolist() for leased in lease]
             [[0, 1, 2, 3], [8, 9]]
         """
-        from loadax.loader.lease import Lease
-
-        return Lease([self._leased()], self._phases, start)
-
-    def _leased(self) -> "LeasedRun":
-        """The part of this loader that a lease hands out."""
-        from loadax.loader.lease import leased_run
+        from loadax.loader.lease import Lease, leased_run
 
         self._refuse_stream("lease()")
-        return leased_run(self._pipeline, self._order, lambda: self._positions(0))
-
-    def _host_target(self) -> Target:
-        pipeline = self._pipeline.on_host()
-        # Other threads, and later steps, have the rows of the mesh that is current now.
-        if self._pipeline.options.shard is not None:
-            mesh = self._mesh_here()
-        else:
-            mesh = resolve_mesh(self._mesh_here())
-        for step in self._plan.first_steps:
-            self._positions_on(
-                mesh, step
-            )  # raises before the first batch, not in mid-run
-
-        def shard(step: int) -> HostShard:
-            return pipeline.host_shard(
-                self._positions_on(mesh, step), step, pipeline.form(step).host_batch
-            )
-
-        def hosts(
-            pipeline: BatchPipeline, _: Mesh | None, *run: Any
-        ) -> OtherHosts | None:
-            return join_hosts(self._runs, self._order, pipeline, mesh, *run)
-
-        return Target(pipeline, shard, None, True, hosts)
+        runs = [
+            leased_run(phase.pipeline, phase.order, partial(phase.positions, 0))
+            for phase in self.phases
+        ]
+        return Lease(runs, self._steps, start)
 
     def host(self, step: int) -> "HostRows":
         """Reads the host leaves of a step, for the rows of `local_rows(step)`.
@@ -508,13 +463,13 @@ class Dataloader:
         from loadax.core.leaf_names import path_of, value_at
         from loadax.loader.host_rows import HostRows, host_leaves_of
 
-        step = self._checked(step)
-        kept = self._pipeline.form(step).host_leaves
+        phase, local = self._at(step)
+        kept = phase.pipeline.form(local).host_leaves
         names = host_leaves_of(kept.structure.build(kept.leaves))
         # all leaves, since any may be why a row is masked
         batch = self.host_batch(step)
         leaves = {name: value_at(batch, path_of(batch, name) or ()) for name in names}
-        return HostRows(step, self._positions(step), leaves)
+        return HostRows(int(step), phase.positions(local), leaves)
 
     def explain(self, steps: int = 8, at: int = 0) -> "Explanation":
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
@@ -526,17 +481,25 @@ class Dataloader:
         """
         from loadax.loader.inspection.explain import explain
 
-        at = self._checked(at, "at")
-        dataset = self._pipeline.form(at).dataset
-        options = self._pipeline.options
-        return explain(
-            dataset,
-            self._plan,
-            self._shard(at),
-            at,
-            options,
-            integer("steps", steps, 1),
-        )
+        sampled = integer("steps", steps, 1)
+
+        def explained(phase: Phase, at: int) -> "Explanation":
+            return explain(
+                phase.pipeline.form(at).dataset,
+                phase.plan,
+                phase.shard(at),
+                at,
+                phase.pipeline.options,
+                sampled,
+            )
+
+        phase, local = self._at(at, "at")
+        later = [
+            (first, explained(other, 0))
+            for first, other in zip(self.first_steps, self.phases, strict=True)
+            if first > at
+        ]
+        return replace(explained(phase, local), later=tuple(later))
 
     def check_plan(self, steps: int | None = None) -> "PlanCheck":
         """Simulates the run on all hosts of its mesh.
@@ -553,16 +516,17 @@ class Dataloader:
         from loadax.loader.inspection.check_plan import check_run
 
         self._refuse_stream("check_plan()")
-        return check_run(
-            self._plan,
-            self._shard,
-            None if steps is None else integer("steps", steps, 1),
-        )
+        most = None if steps is None else integer("steps", steps, 1)
+        first, *others = [
+            check_run(phase.plan, phase.shard, most) for phase in self.phases
+        ]
+        later = zip(self.first_steps[1:], others, strict=True)
+        return first._replace(later=tuple(later))
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""
-        step = self._checked(step)
-        return _batch_of(self._pipeline, self._shard(step), step)
+        phase, local = self._at(step)
+        return _batch_of(phase.pipeline, phase.shard(local), local)
 
     def __iter__(self) -> DataIterator:
         return self._iterations.iterate(self._targets(), loop="iter(loader)")
@@ -597,20 +561,8 @@ class Dataloader:
         """Counters of the latest iterator, for monitoring from outside. None: there was none."""
         return self._iterations.ledger
 
-    def _placing_mesh(self) -> Mesh:
-        """The current mesh of the caller's thread, on which all batches of the run can be placed."""
-        shards = [self._shard(step) for step in self._plan.first_steps]
-        mesh = shards[0].shardings[0].mesh
-        assert isinstance(mesh, Mesh)
-        return mesh
-
     def _targets(self) -> list[Target]:
-        return [self._target(self._placing_mesh())]
-
-    def _target(self, mesh: Mesh) -> Target:
-        shard = partial(self._pipeline.shard, mesh)
-        hosts = partial(join_hosts, self._runs, self._order)
-        return Target(self._pipeline, shard, mesh, self._mesh is not None, hosts)
+        return list(map(Phase.target, self.phases))
 
     def epochs(self, start: Any = None) -> "Iterator[Epoch]":
         """Yields one sized iterator per epoch: `for epoch in loader.epochs(): for batch in epoch: …`.
@@ -640,7 +592,8 @@ class Dataloader:
         """
         from loadax.loader.inspection.trace import trace
 
-        size = self._plan.segment_of(self._checked(step))[0].batch_size
+        phase, local = self._at(step)
+        size = phase.plan.segment_of(local)[0].batch_size
         if positions is None:
             chosen = np.arange(size)
         else:
@@ -652,18 +605,20 @@ class Dataloader:
                 f"positions={shown(positions)}: pass ints of 0 or more, below "
                 f"{size}, the batch size"
             )
-        return trace(
-            self._plan,
-            self.dataset.source,
-            int(step),
+        traced = trace(
+            phase.plan,
+            phase.dataset.source,
+            local,
             chosen.astype(np.int64).reshape(-1),
         )
+        return replace(traced, step=int(step))
 
     def find(
         self,
         row: int,
         dataset: str | None = None,
         *,
+        phase: int | None = None,
         epochs: Any = None,
         steps: Any = None,
     ) -> "list[StepPosition]":
@@ -674,19 +629,30 @@ class Dataloader:
         Args:
             row: Row id as in `rows`, or a row of the part named by `dataset`.
             dataset: Name of a part of a mixture or concatenation, as in `trace`.
-            epochs: Epochs to search: an int or a range. None: all.
-            steps: Steps to search instead.
+            phase: Index of the phase whose dataset has the row. None: the only one.
+            epochs: Epochs to search: an int or a range, counted in the phase. None: all.
+            steps: Steps to search instead, counted in the phase.
 
         Raises:
-            ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
+            ArgumentError: If there is no such part, several phases and none is named, or the run is infinite and
+                neither epochs nor steps are given.
             RowIndexError: If the row is out of range.
         """
         from loadax.loader.inspection.trace import find_places
 
         self._refuse_stream("find()")
+        last = self._steps.last
+        if phase is None and last:
+            raise ArgumentError(
+                f"find({row}): the loader has {last + 1} phases, each with row ids of "
+                f"its own; pass phase=, an int from 0 to {last}"
+            )
+        number = integer("phase", phase or 0, 0, last)
+        searched = self.phases[number]
         return find_places(
-            self._plan,
-            self.dataset.source,
+            searched.plan,
+            self.first_steps[number],
+            searched.dataset.source,
             integer("row", row),
             dataset,
             epochs,
@@ -703,7 +669,7 @@ class Dataloader:
             steps: Steps of this loader: an int, a range, a slice, or any iterable of these.
 
         Raises:
-            ArgumentError: If the run does not have these steps, or none would remain.
+            ArgumentError: If the run does not have these steps, or none of a phase would remain.
 
         Examples:
             >>> import numpy as np
@@ -713,26 +679,9 @@ class Dataloader:
             >>> len(shorter), shorter.rows(2)[0]
             (7, np.int64(50))
         """
-        plan = self._plan
-        skips = self._plan.skips
-        chosen = step_ranges(steps, plan.num_steps)
-        ranges = [
-            (skips.whole_step(low), skips.whole_step(high - 1) + 1)
-            for low, high in chosen
-        ]
-        skipping = plan.skipping(skips.and_also(ranges))
-        if skipping.num_steps == 0:
-            raise ArgumentError(
-                f"steps={steps!r} skips all steps of the run; keep at least one"
-            )
-        return self._with_plan(skipping)
+        from loadax.loader.skip import skip
 
-    def _with_plan(self, plan: Steps) -> "Dataloader":
-        """The same loader with other steps of the same run."""
-        made = Dataloader.__new__(Dataloader)
-        pipeline = replace(self._pipeline, plan=plan)
-        made._set(self._arguments, pipeline, self._order, self._mesh, self._made_in)  # noqa: SLF001 - of this class
-        return made
+        return loader_of(skip(self._steps, self.phases, steps))
 
     def digest(self, steps: range | None = None) -> str:
         """Hash of the rows at each step and position, as 32 hexadecimal digits. Reads no data.
@@ -756,63 +705,34 @@ class Dataloader:
         from loadax.loader.inspection.digest import DigestedSteps, digest_of
 
         self._refuse_stream("digest()")
-        ranges = self._phases.ranges_of(steps)
         return digest_of(
-            DigestedSteps(self._plan, local, self._pipeline.options.quarantine)
-            for _, local in ranges
+            DigestedSteps(
+                self.phases[number].plan,
+                local,
+                self.phases[number].pipeline.options.quarantine,
+                self.first_steps[number],
+            )
+            for number, local in self._steps.ranges_of(steps)
         )
 
     def __repr__(self) -> str:
-        if self._plan.num_steps is None:
-            steps = "endless"
-        else:
-            steps = f"{self._plan.num_steps} steps"
-        if dropped := self._rows_dropped():
-            steps += f", {count_text(dropped, 'row')} of each epoch dropped"
-        return (
-            f"Dataloader({self.dataset!r}, "
-            f"batch_size={self._arguments.steps.batch_size!r}, {steps})"
-        )
-
-    def _rows_dropped(self) -> int:
-        """Rows of an epoch that are too few for a batch; 0 where that depends on the epoch."""
-        plan = self._plan
-        endless = plan.order.size >= MOST_POSITIONS or self.dataset.is_stream
-        if (
-            endless
-            or not isinstance(plan.batch_size, int)
-            or plan.remainder != "drop"
-        ):
-            return 0
-        return int(plan.order.size % plan.batch_size)
-
-    def _mesh_here(self) -> Mesh | PlannedMesh | None:
-        """The mesh for the calling thread, which must be the caller's; None: there is none yet."""
-        if self._mesh is not None:
-            return self._mesh
-        return current_mesh() or self._made_in
-
-    def _shard(self, step: int = 0) -> HostShard:
-        """This process's part of a step, for the calling thread."""
-        return self._pipeline.shard(resolve_mesh(self._mesh_here()), step)
-
-    def _positions(self, step: int) -> Integers:
-        """Positions of this process's rows in a step, for the calling thread."""
-        return self._positions_on(self._mesh_here(), step)
-
-    def _positions_on(self, mesh: Mesh | PlannedMesh | None, step: int) -> Integers:
-        part = self._pipeline.options.shard
-        if part is None or mesh is not None:
-            return self._pipeline.shard(resolve_mesh(mesh), step).positions
-        size = self._plan.segment_of(step)[0].batch_size // part.count
-        return np.arange(part.index * size, (part.index + 1) * size, dtype=np.int64)
+        texts = [phase.text() for phase in self.phases]
+        if len(texts) == 1:
+            return texts[0]
+        return f"chain([{', '.join(texts)}])"
 
     def _refuse_stream(self, what: str) -> None:
         if self.dataset.is_stream:
             raise StreamError(what)
 
-    def _checked(self, step: Any, name: str = "step") -> int:
+    def _at(self, step: Any, name: str = "step") -> tuple[Phase, int]:
+        """The phase of a step, and the step counted in that phase.
+
+        Raises:
+            RowIndexError: If the run does not have the step.
+        """
         self._refuse_stream(
             "the rows of one step, as in loader[step], rows(step) or explain()"
         )
-        return self._plan.check(integer(name, step, most=None))
+        number, local = self._steps.check(integer(name, step, most=None))
+        return self.phases[number], local

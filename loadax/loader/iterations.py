@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 from loadax.core.warn import warn_user
 from loadax.loader.iterator import DataIterator
+from loadax.loader.phase import Phase
 from loadax.loader.phases import Phases
-from loadax.loader.pipeline import BatchPipeline
 from loadax.loader.stretch import Ledger, Target
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ _EPOCHS = (
 
 @final
 class Iterations:
-    """Begins the iterators of a loader, or of a chain of loaders; see `Dataloader` for what each does.
+    """Begins the iterators of a loader; see `Dataloader` for what each does.
 
     Warns once when a loop begins again, if its later batches would have been others.
 
     Args:
-        phases: Steps and states of the phases.
-        pipelines: Pipeline of each phase.
+        steps: Steps and states of the phases.
+        phases: The phases.
 
     Attributes:
         ledger: Counters of the latest iterator, for monitoring from outside.
     """
 
-    def __init__(self, phases: Phases, pipelines: Sequence[BatchPipeline]):
+    def __init__(self, steps: Phases, phases: Sequence[Phase]):
+        self._steps = steps
         self._phases = phases
-        self._pipelines = pipelines
         self.ledger: Ledger | None = None
         # of the latest iterator that a loop began with
         self._earlier: Ledger | None = None
@@ -60,7 +60,7 @@ class Iterations:
         batches = self._take_warm(targets, start)
         if batches is None:
             batches = DataIterator(
-                targets, self._phases, self._ended, 0 if start is None else start
+                targets, self._steps, self._ended, 0 if start is None else start
             )
         if loop:
             self._watch(loop, batches)
@@ -74,13 +74,13 @@ class Iterations:
         batches = self.iterate(
             targets, start, "loader.epochs()" if start is None else ""
         )
-        yield from epochs(batches, self._phases)
+        yield from epochs(batches, self._steps)
 
     def warmup(self, targets: Sequence[Target], start: Any) -> None:
         """Begins the iterator that the next call of `iterate` continues with, if it is for the same batches."""
         self._drop_warm()
         batches = DataIterator(
-            targets, self._phases, self._ended, 0 if start is None else start
+            targets, self._steps, self._ended, 0 if start is None else start
         )
         self._warm.append(([target.mesh for target in targets], batches))
 
@@ -91,7 +91,7 @@ class Iterations:
         # placed batches alone are read ahead
         if not self._warm or targets[0].mesh is None:
             return None
-        step = self._phases.start_of(0 if start is None else start)
+        step = self._steps.start_of(0 if start is None else start)
         try:
             # atomic: of several threads, one gets it
             meshes, batches = self._warm.pop()
@@ -127,9 +127,7 @@ class Iterations:
         if self._warned:
             return
         self._warned = True
-        streams = any(
-            pipeline.whole.dataset.is_stream for pipeline in self._pipelines
-        )
+        streams = any(phase.dataset.is_stream for phase in self._phases)
         warn_user(
             f"{call} starts at step 0 again, so it repeats the batches of the first "
             "pass in the same order; to go on, keep one iterator (`batches = "
@@ -142,14 +140,14 @@ class Iterations:
     @property
     def _varies(self) -> bool:
         """Whether the steps of another epoch, or of a stream, differ from the first ones other than by their rows."""
-        return any(self._differs(pipeline) for pipeline in self._pipelines)
+        return any(self._differs(phase) for phase in self._phases)
 
-    def _differs(self, pipeline: BatchPipeline) -> bool:
-        dataset = pipeline.whole.dataset
+    def _differs(self, phase: Phase) -> bool:
+        dataset = phase.dataset
         if (
             dataset.order.varies
             or dataset.reader.traits.random
-            or pipeline.options.key_seed is not None
+            or phase.pipeline.options.key_seed is not None
         ):
             return True
         # Whether the rows of a stream are shuffled is not known. A whole pass over one is repeated for evaluation.

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, final
 
 from loadax.core.arguments import shown
@@ -25,7 +26,7 @@ class Phases:
 
     def __init__(self, runs: Sequence[tuple[Steps, OrderHash]]):
         self._runs = runs
-        self._plans = [plan for plan, _ in runs]
+        self._plans: tuple[Steps, ...] = tuple(map(itemgetter(0), runs))
         self.last = len(runs) - 1
         self.first_steps = tuple(
             accumulate((plan.num_steps or 0 for plan in self._plans[:-1]), initial=0)
@@ -85,9 +86,12 @@ class Phases:
     def check(self, step: int) -> tuple[int, int]:
         """Same as `locate`, or raises `RowIndexError` if the run does not have the step."""
         if not 0 <= step < self._end:
+            if self.num_steps is None and step < 0:
+                last = ""
+            else:
+                last = f" and below {self._end}"
             raise RowIndexError(
-                f"step {shown(step)} is out of range: steps are at least 0 and below "
-                f"{self._end}"
+                f"step {shown(step)} is out of range: steps are at least 0{last}"
             )
         return self.locate(step)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, final, get_args
 import numpy as np
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
-from loadax.errors import ArgumentError, RowIndexError
+from loadax.errors import ArgumentError
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
 from loadax.protocols import Array, Integers, LaneAssignment, Order, Visits
@@ -311,18 +311,6 @@ class BatchPlan:
             begin, start = (segment.begin(epoch), 0)
         steps, between = divmod(position - start, segment.batch_size)
         return begin + steps, between
-
-    def check(self, step: int) -> int:
-        """Returns `step`, or raises `RowIndexError` if it is out of range."""
-        if not 0 <= step < self.end:
-            if self.num_steps is None and step < 0:
-                last = ""
-            else:
-                last = f" and below {self.end}"
-            raise RowIndexError(
-                f"step {shown(step)} is out of range: steps are at least 0{last}"
-            )
-        return step
 
     def valid(self, step: int) -> int:
         """Number of the step's positions that hold a row; the rest, at its end if it is not balanced, are padding."""

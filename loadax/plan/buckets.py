@@ -14,8 +14,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import MOST_POSITIONS, shown
-from loadax.errors import ArgumentError, RowIndexError
+from loadax.core.arguments import MOST_POSITIONS
+from loadax.errors import ArgumentError
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
 from loadax.plan.even import MOST_SLOTS
 from loadax.plan.mix import EVEN, Mixed, Segment, whole_weights
@@ -443,14 +443,6 @@ class BucketPlan:
         return epoch * self.steps_per_epoch + step, position - int(
             self.order.starts[step]
         )
-
-    def check(self, step: int) -> int:
-        if not 0 <= step < self.end:
-            raise RowIndexError(
-                f"step {shown(step)} is out of range: steps are at least 0 and below "
-                f"{self.end}"
-            )
-        return step
 
     def valid(self, step: int) -> int:
         step = self.skips.whole_step(step) % self.steps_per_epoch

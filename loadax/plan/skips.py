@@ -1,15 +1,13 @@
 """Skipped steps of a run, and the numbering of the remaining ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
-from loadax.core.arguments import MOST_POSITIONS, integer, shown
 from loadax.core.intervals import merge
-from loadax.errors import ArgumentError
 from loadax.protocols import Integers
 
 
@@ -95,65 +93,3 @@ class Skips:
     def _skipped(self) -> Integers:
         """Number of steps in the first k ranges, for k from 0 on."""
         return np.cumsum([0, *(stop - start for start, stop in self.ranges)])
-
-
-def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
-    """Ranges `(start, stop)` of the steps that an int, a range, a slice, or an iterable of these names.
-
-    Raises:
-        ArgumentError: When `steps` is of another kind, or out of range.
-    """
-    if isinstance(steps, np.ndarray):
-        steps = steps.tolist()
-    remedy = "an int, a range, a slice, or a list or set of these"
-    if isinstance(steps, slice):
-        ends = [
-            integer("steps", end, remedy=remedy)
-            for end in (steps.start, steps.stop)
-            if end is not None
-        ]
-        if num_steps is None and (steps.stop is None or min(ends) < 0):
-            raise ArgumentError(
-                f"steps={steps!r}: the run is endless; pass a stop, and no negative "
-                "numbers"
-            )
-        if num_steps is not None and ends and max(ends) > num_steps:
-            raise ArgumentError(
-                f"steps={steps!r}: the run has only {num_steps} steps; pass "
-                f"{num_steps} or less"
-            )
-        try:
-            steps = range(
-                *steps.indices(num_steps if num_steps is not None else max(ends))
-            )
-        except (TypeError, ValueError):
-            raise ArgumentError(f"steps={shown(steps)}: pass {remedy}") from None
-    if (
-        isinstance(steps, str | bytes | Mapping)
-        or not isinstance(steps, Iterable)
-        or getattr(steps, "ndim", 1) == 0
-    ):
-        only = integer("steps", steps, remedy=remedy)
-        steps = range(only, only + 1)
-    if not isinstance(steps, range):
-        return [step for entry in steps for step in step_ranges(entry, num_steps)]
-    if not steps:
-        return []
-    low = min(steps[0], steps[-1])
-    high = max(steps[0], steps[-1])
-    if num_steps is None:
-        end = MOST_POSITIONS
-    else:
-        end = num_steps
-    if low < 0 or high >= end:
-        if num_steps is None and low < 0:
-            last = ""
-        else:
-            last = f" and below {end}"
-        raise ArgumentError(
-            f"step {shown(low if low < 0 else high)} can't be skipped: steps are at "
-            f"least 0{last}"
-        )
-    if abs(steps.step) == 1:
-        return [(low, high + 1)]
-    return [(step, step + 1) for step in steps]

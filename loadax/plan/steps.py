@@ -109,13 +109,6 @@ class Steps(Protocol):
     def step_at(self, epoch: int, position: int) -> tuple[int, int]:
         """Whole step that holds a position of an epoch, and the position's index in it before sorting by lane."""
 
-    def check(self, step: int) -> int:
-        """Returns `step`.
-
-        Raises:
-            RowIndexError: If there is no such step.
-        """
-
     def valid(self, step: int) -> int:
         """Number of the step's positions that hold a row; the others are padding."""
 

@@ -279,7 +279,7 @@ def iterator_in_a_fork(case: Case) -> None:
 @follows("visits() of the order must compute each position independently")
 def order_that_remembers(case: Case) -> None:
     loader = Dataloader(DATA, 8, mesh=sharding.plan_mesh({"data": 8}, hosts=2))
-    order = loader._plan.order
+    order = loader.phases[0].plan.order
     calls = []
 
     class Remembers:
@@ -291,10 +291,10 @@ def order_that_remembers(case: Case) -> None:
             visits = order.visits(epochs, positions)
             return visits._replace(rows=(visits.rows + len(calls)) % 64)
 
-    object.__setattr__(loader._plan, "order", Remembers())
+    object.__setattr__(loader.phases[0].plan, "order", Remembers())
     with case.refused(ConformanceError):
         loader.check_plan()
-    object.__setattr__(loader._plan, "order", order)
+    object.__setattr__(loader.phases[0].plan, "order", order)
     assert loader.check_plan()
 
 
@@ -488,6 +488,14 @@ def function_of_rows(case: Case) -> None:
             loader_of(function)
         stream = loadax.from_stream(lambda lane, lanes: function(), lanes=1)  # noqa: B023
         assert len(list(loader_of(stream).host_batches())) == 2
+
+
+@follows("phases, each with row ids of its own; pass phase=, an int from 0 to")
+def find_in_a_chain(case: Case) -> None:
+    run = loadax.chain([loader_of(), loader_of()])
+    with case.refused(ArgumentError):
+        run.find(3)
+    assert run.find(3, phase=0) + run.find(3, phase=1) == [(0, 3), (8, 3)]
 
 
 @follows("keep at least one of each loader, or chain() the others without it")

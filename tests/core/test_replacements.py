@@ -113,11 +113,11 @@ def test_an_argument_that_nobody_has(name: str, guess: str) -> None:
     assert str(caught.value) == f"Dataloader() got an unexpected keyword argument {name!r}{guess}"
 
 
-@pytest.mark.parametrize("owner", ["Dataset", "Dataloader", "LoaderChain", "DataIterator", "module"])
+@pytest.mark.parametrize("owner", ["Dataset", "Dataloader", "DataIterator", "module"])
 def test_names_that_people_try_get_a_hint(owner: str) -> None:
     loader = Dataloader(DATA, 8)
     with iter(loader) as batches:
-        owners = {"Dataset": DATA, "Dataloader": loader, "LoaderChain": loadax.chain([loader]), "DataIterator": batches}
+        owners = {"Dataset": DATA, "Dataloader": loader, "DataIterator": batches}
         value: Any = owners.get(owner, loadax)
         subject = "module 'loadax'" if owner == "module" else f"'{owner}' object"
         assert len(replacements(owner)) > 1

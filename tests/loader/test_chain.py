@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -65,7 +66,8 @@ def check(batches: Any, wanted: list[Any]) -> None:
 def test_batches_are_those_of_each_loader_in_turn(workers: int, expected: list[Any]) -> None:
     parts = loaders(workers)
     run = chain([chain(parts[:2]), parts[2]])
-    assert (len(run), run.first_steps, run.loaders) == (13, (0, 4, 9), tuple(parts))
+    assert (len(run), run.first_steps, isinstance(run, Dataloader)) == (13, (0, 4, 9), True)
+    assert [part.digest() for part in run.loaders] == [part.digest() for part in parts]
     assert (run.batch_size, run.steps_per_epoch, bool(run)) == (32, 2, True)
     check(run, expected)
     check((run[step] for step in range(13)), expected)
@@ -96,13 +98,28 @@ def test_rows_and_traces_are_those_of_the_loader_of_the_step() -> None:
         assert (trace.step, trace[3].id) == (step, run.rows(step)[3])
         assert StepPosition(step, 3) in run.find(trace[3].id, phase=phase)
     assert run.find(5, phase=2, steps=range(1)) == [StepPosition(9, 5)]
+    text = r"find\(5\): the loader has 3 phases, each with row ids of its own; pass phase=, an int from 0 to 2"
+    with pytest.raises(ArgumentError, match=text):
+        run.find(5)
+    with pytest.raises(ArgumentError, match="phase=3"):
+        run.find(5, phase=3)
     for step in (-1, 13):
         with pytest.raises(RowIndexError, match=f"step {step} is out of range: steps are at least 0 and below 13"):
             run[step]
     explained, checked = run.explain(2), run.check_plan()
-    for phase, first in enumerate(run.first_steps):
-        assert f"phase {phase}, from step {first} on\n" in explained
-        assert f"phase {phase}, from step {first} on\nchecked all steps" in checked
+    assert [first for first, _ in explained.later] == [first for first, _ in checked.later] == [4, 9]
+    for number, part in enumerate(parts):
+        alone = explained if number == 0 else explained.later[number - 1][1]
+        assert replace(alone, later=()).to_dict() == part.explain(2).to_dict()
+        assert str(part.explain(2)) in str(explained)
+        assert str(part.check_plan()) in str(checked)
+    for first in (4, 9):
+        assert f"\nfrom step {first} on\ndata " in str(explained)
+        assert f"\nfrom step {first} on\nchecked all steps" in str(checked)
+    assert [first for first, _ in run.explain(2, at=5).later] == [9]
+    assert (run.explain(2, at=5).batches.batch_size, run.explain(2, at=6).batches.batch_size) == (16, 32)
+    assert json.loads(json.dumps(checked.to_dict()))["later"][1][0] == 9
+    assert explained.to_dict()["later"][1][0] == 9
 
 
 def test_state_of_each_step_resumes_on_another_mesh(expected: list[Any]) -> None:
@@ -477,18 +494,22 @@ class TestTheDigest:
 
 class TestTheWarmup:
     @pytest.mark.parametrize("start", [0, 3, 6])
-    def test_is_what_the_next_iterator_continues_with(self, start: int, expected: list[Any]) -> None:
-        run = chain(loaders())
+    def test_is_what_the_next_iterator_continues_with(self, start: int) -> None:
+        source = ReadSource({"x": ROWS})
+        data = from_source(source)
+        run = chain([Dataloader(data, 16, num_workers=2), Dataloader(data, 8, num_workers=2)])
+        expected = [run.rows(step).tolist() for step in range(12)]
+        source.counts[:] = 0
         run.warmup(start)
-        until(lambda: run._iterations._warm[0][1].stats().ready > 0)
+        until(lambda: source.counts.sum() > 0)
         with run.iterate(start) as batches:
-            assert not run._iterations._warm
-            check(batches, expected[start:])
+            assert [(batch["x"][:, 0] // 8).tolist() for batch in batches] == expected[start:]
+        assert source.counts.sum() == sum(map(len, expected[start:]))  # none was read twice
 
     def test_is_dropped_by_another_start(self, expected: list[Any]) -> None:
         run = chain(loaders())
         run.warmup(2)
-        warm = run._iterations._warm[0][1]
         with run.iterate(9) as batches:
+            assert sum(thread.name.startswith("loadax-worker") for thread in threading.enumerate()) == 2
             check(batches, expected[9:])
-        assert repr(warm).endswith("closed)")
+        assert threads_end()

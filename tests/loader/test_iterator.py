@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from loadax import Dataloader, LoadaxError, chain, from_arrays, progress
-from loadax.loader.chain import LoaderChain
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from tests.limits import HANG, until
@@ -276,7 +275,7 @@ def test_a_copy_by_fork_is_refused_at_once(workers: int) -> None:
     assert last == "8"
 
 
-def chained(loader: Dataloader) -> LoaderChain:
+def chained(loader: Dataloader) -> Dataloader:
     return chain([loader])
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 
 from loadax import Dataloader, chain, from_arrays
 from loadax.errors import ArgumentError, RowIndexError, StateError
-from loadax.loader.chain import LoaderChain
 from loadax.loader.lease import Leased
 
 EPOCHS = 2
@@ -22,7 +21,7 @@ def loader(phase: int, rows: int, batch_size: int, host: int = 0, hosts: int = 1
     return Dataloader(data, batch_size, num_workers=0, num_epochs=EPOCHS, **shard, **options)
 
 
-def run_of(sizes: list[int], batch_sizes: list[int], host: int = 0, hosts: int = 1) -> LoaderChain:
+def run_of(sizes: list[int], batch_sizes: list[int], host: int = 0, hosts: int = 1) -> Dataloader:
     """A chain of loaders that have these numbers of rows."""
     each = enumerate(zip(sizes, batch_sizes, strict=True))
     remainders = ["drop" if rows >= batch else "pad" for rows, batch in zip(sizes, batch_sizes, strict=True)]
@@ -91,7 +90,7 @@ def test_each_row_is_served_until_it_is_acknowledged(sizes: list[int], lives: li
         assert list(lease) == []
 
 
-def two(**options: Any) -> LoaderChain:
+def two(**options: Any) -> Dataloader:
     """Phases of 20 and of 24 rows, twice each."""
     return chain([loader(0, 20, 4, **options), loader(1, 24, 8, **options)])
 

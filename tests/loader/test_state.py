@@ -215,7 +215,7 @@ def test_a_state_of_an_older_loadax_is_restored() -> None:
     loader = Dataloader(data(), 8)
     state = state_at(loader, 5)
     del state["verbs"]
-    state["order"] = loader._order(0, 40)  # 16 hexadecimal digits, of which `order` is now the first 31 bits
+    state["order"] = loader.phases[0].order(0, 40)  # 16 hexadecimal digits, of which `order` is now the first 31 bits
     assert int(str(state["order"]), 16) >> 33 == state_at(loader, 5)["order"]
     with loader.iterate(state) as batches:
         assert batches.step == 5

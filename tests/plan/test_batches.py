@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadax import Dataloader
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.batches import BatchPlan
 from loadax.plan.block_shuffle import BlockShuffled
@@ -22,7 +23,6 @@ def rows(plan: BatchPlan, step: int) -> list[int]:
 def test_without_end_there_is_always_another_epoch() -> None:
     plan = BatchPlan(Shuffled(Sequential(10), 0), 5, num_epochs=None)
     assert plan.num_steps is None
-    assert plan.check(10**15) == 10**15
     assert sorted(rows(plan, 10**15) + rows(plan, 10**15 + 1)) == list(range(10))
     assert plan.visits(10**15).epochs.tolist() == [5 * 10**14] * 5
 
@@ -69,12 +69,12 @@ def test_largest_batch_size() -> None:
 @pytest.mark.parametrize("step", [-1, 4, 10**12])
 def test_a_step_that_is_not_there(step: int) -> None:
     with pytest.raises(RowIndexError, match=rf"step {step} is out of range: steps are at least 0 and below 4"):
-        BatchPlan(Sequential(10), 4, num_epochs=2).check(step)
+        Dataloader(np.arange(10), 4, num_epochs=2).rows(step)
 
 
 def test_a_step_below_zero_of_a_plan_without_end() -> None:
     with pytest.raises(RowIndexError, match=r"step -1 is out of range: steps are at least 0$"):
-        BatchPlan(Sequential(10), 4, num_epochs=None).check(-1)
+        Dataloader(np.arange(10), 4, num_epochs=None).rows(-1)
 
 
 @pytest.mark.parametrize("order", [Shuffled(Sequential(10**12), 0), BlockShuffled(Sequential(10**12), 0, 4096, 4, 128)])

@@ -9,10 +9,11 @@ from hypothesis import given, settings, strategies as st
 
 from loadax.core.intervals import merge
 from loadax.errors import ArgumentError
+from loadax.loader.skip import step_ranges
 from loadax.plan.batches import BatchPlan, Remainder
 from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
-from loadax.plan.skips import Skips, step_ranges
+from loadax.plan.skips import Skips
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda each: (each[0], sum(each))), max_size=6)
 

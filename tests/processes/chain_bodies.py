@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 import loadax
-from loadax import Dataloader, LoaderChain, from_arrays
+from loadax import Dataloader, from_arrays
 from loadax.sharding import data_parallel
 from tests.limits import ENDLESS
 from tests.loader.oracle import CHAIN, NONE, Oracle, arrays, assert_placed
@@ -20,7 +20,7 @@ PHASES = ((16, 2, "drop", NONE), (32, 1, "pad", CHAIN), (8, 1, "drop", NONE))
 FIRST_STEPS = (0, 10, 13)
 
 
-def chained(mesh: Mesh) -> tuple[LoaderChain, list[Any]]:
+def chained(mesh: Mesh) -> tuple[Dataloader, list[Any]]:
     """Three phases with other batch sizes and maps, and their batches, worked out one by one."""
     loaders, batches = [], []
     for seed, (batch_size, epochs, remainder, recipe) in enumerate(PHASES):

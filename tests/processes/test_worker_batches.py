@@ -194,7 +194,7 @@ def test_every_source_and_verb(name: str, processes: ProcessPool, tmp_path: Path
     rows = np.array([3, 0, 3])
     jax.tree.map(np.testing.assert_array_equal, data.source.read(rows), again.read(rows))
     loader = Dataloader(data, 16)
-    producer, found = loader._pipeline.producer(loader._shard(), 0, processes).of(0), []
+    producer, found = loader.phases[0].pipeline.producer(loader.phases[0].shard(), 0, processes).of(0), []
     for step in range(len(loader)):
         buffers = producer.buffers(1)
         for low in (0, 5):  # in two pieces

@@ -29,6 +29,7 @@ class PlanCheck(NamedTuple):
         asked: Number of these sets checked per step, in rotation.
         copies: Smallest and largest number of hosts that read a row.
         visits: Number of occurrences of the most frequent row in these steps.
+        later: First step and summary of each later phase of a chain.
     """
 
     steps: int
@@ -38,10 +39,12 @@ class PlanCheck(NamedTuple):
     asked: int
     copies: tuple[int, int]
     visits: int
+    later: tuple[tuple[int, "PlanCheck"], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as a JSON-serialisable dict."""
-        return {**self._asdict(), "copies": list(self.copies)}
+        later = [[first, phase.to_dict()] for first, phase in self.later]
+        return {**self._asdict(), "copies": list(self.copies), "later": later}
 
     def __str__(self) -> str:
         if self.all_steps is None:
@@ -68,9 +71,12 @@ class PlanCheck(NamedTuple):
             once = "at most once"
         else:
             once = f"up to {self.visits:,} times"
-        return (
+        text = (
             f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
             f"each row is read by exactly {hosts}, and occurs in these steps {once}"
+        )
+        return text + "".join(
+            f"\nfrom step {first:,} on\n{phase}" for first, phase in self.later
         )
 
 

@@ -178,6 +178,7 @@ class Explanation:
         buckets: Length, batch size, steps in an epoch, and share of padding in the rows of each bucket.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
+        later: First step and explanation of each later phase of a chain.
     """
 
     data: str
@@ -193,6 +194,7 @@ class Explanation:
     buckets: tuple[tuple[int, int, int, float], ...]
     memory: Memory
     warnings: tuple[str, ...]
+    later: tuple[tuple[int, "Explanation"], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
@@ -221,7 +223,10 @@ class Explanation:
                 f"{count_text(reading.hosts, 'host')}"
             )
             text += f"(chunks: from {sampled}; {kept})\n"
-        return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
+        text += "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
+        return text + "".join(
+            f"\nfrom step {first:,} on\n{phase}" for first, phase in self.later
+        )
 
     def _repr_html_(self) -> str:
         return "<pre>" + escape(str(self)) + "</pre>"

@@ -170,13 +170,14 @@ def trace(plan: Steps, source: BaseSource, step: int, positions: Integers) -> Tr
 
 def find_places(
     plan: Steps,
+    first_step: int,
     source: BaseSource,
     row: int,
     dataset: str | None,
     epochs: Any,
     steps: Any,
 ) -> list[StepPosition]:
-    """Finds the steps and positions at which a run reads a row; see `Dataloader.find`.
+    """Finds the steps and positions at which a phase that begins at `first_step` reads a row; see `Dataloader.find`.
 
     Raises:
         ArgumentError: If there is no such part, or the run is infinite and neither epochs nor steps are given.
@@ -195,7 +196,8 @@ def find_places(
             f"row {row}{of} is out of range: pass a row of at least 0 and below "
             f"{rows}"
         )
-    return find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
+    found = find(plan, first + row, _steps_to_look_at(plan, epochs, steps))
+    return [StepPosition(first_step + step, position) for step, position in found]
 
 
 def _steps_to_look_at(plan: Steps, epochs: Any, steps: Any) -> range:

@@ -85,8 +85,8 @@ def test_every_host_holds_its_boxes_and_reads_each_element_once(case: MeshCase, 
             counts = source.counts if isinstance(source, ColumnSource) else [source.counts]
             for count in counts:
                 count[:] = 0
-            shard = loader._shard()
-            buffers = fill(shard, data, loader._plan.of(0), 100 * number + process)
+            shard = loader.phases[0].shard()
+            buffers = fill(shard, data, loader.phases[0].plan.of(0), 100 * number + process)
             planned = [np.zeros_like(count) for count in counts]
             for step in range(STEPS):
                 rows = rows_of[step]
@@ -116,7 +116,7 @@ def test_a_leaf_whose_rows_nobody_here_holds_is_not_read() -> None:
     source = ColumnSource(TREE)
     partition = {"image": P(), "label": P("host"), "tokens": P("host", "device")}
     loader = Dataloader(from_source(source), SIZE, mesh=case.planned(1), partition=partition)
-    fill(loader._shard(), loader.dataset, BatchPlan(loader.dataset.order, SIZE, 2), 0)
+    fill(loader.phases[0].shard(), loader.dataset, BatchPlan(loader.dataset.order, SIZE, 2), 0)
     image, label, tokens = source.counts
     assert image[16:48].min() == image[16:48].max() == 1
     assert label[16:32].tolist() == [0] * 8 + [1] * 8

@@ -212,7 +212,7 @@ class TestWhatIsDecoded:
         assert data.order.shuffle is not None
         assert data.order.shuffle.blocks is not None
         found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
-        reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader._shard()), 0, 1)
+        reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader.phases[0].shard()), 0, 1)
         assert reader.source.traits.reads_columns
         out = np.empty((4, 4), np.int32)
         for step in range(8):
@@ -287,7 +287,7 @@ class TestWhatIsRefused:
         def attempt(window: int, lanes: int, cache_bytes: int) -> str:
             data = chunked()[1].shuffle(0, block=block, window=window, lanes=lanes)
             try:
-                Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts)._shard()
+                Dataloader(data, BATCH, cache_bytes=cache_bytes, shard_index=0, shard_count=hosts).phases[0].shard()
             except ArgumentError as error:
                 return str(error)
             return ""
@@ -426,7 +426,7 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     mixed = mix([*parts, from_source(large)], (1, 1, 1, 1))
     needed = 3 * 8 * 32 * 64
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
-    found = loader._pipeline.open_chunks(loader._shard(), loader._plan.segments[0])
+    found = loader.phases[0].pipeline.open_chunks(loader.phases[0].shard(), loader.phases[0].plan.segments[0])
     reader = keep_open_chunks(mixed.reader, found, needed, None, 0, 1)
     held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3

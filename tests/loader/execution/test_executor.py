@@ -101,7 +101,7 @@ def batches_of(scheduler: PrefetchScheduler) -> Iterator[tuple[int, object]]:
 def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -> None:
     loader = Dataloader(from_arrays(arrays(200)).shuffle(seed=0), 16, num_epochs=2, key_seed=1)
     with closing(make()) as executor:
-        producer = loader._pipeline.producer(loader._shard(), 0, executor)
+        producer = loader.phases[0].pipeline.producer(loader.phases[0].shard(), 0, executor)
         monitor = RunMonitor(producer, LoaderOptions(), 0)
         scheduler = PrefetchScheduler(producer, 0, LoaderOptions(), monitor)
         with closing(ThreadPool(scheduler, executor, Caller())) as threads:
@@ -131,7 +131,7 @@ def test_steps_are_handed_out_before_those_that_are_read_with_them(bad: int | No
 
     loader = Dataloader(order.map(fails, spec=rows[0]), 16)
     with closing(StepByStep()) as executor:
-        producer = loader._pipeline.producer(loader._shard(), 0, executor)
+        producer = loader.phases[0].pipeline.producer(loader.phases[0].shard(), 0, executor)
         scheduler = PrefetchScheduler(producer, 0, LoaderOptions())
         with closing(ThreadPool(scheduler, executor, Caller())) as threads:
             threads.start()
@@ -153,7 +153,7 @@ def test_a_monitor_goes_on_from_an_earlier_one() -> None:
     loader = Dataloader(from_arrays(arrays(64)), 16)
     monitor = None
     for first in (0, 4):
-        producer = loader._pipeline.producer(loader._shard(), 0, ThreadExecutor())
+        producer = loader.phases[0].pipeline.producer(loader.phases[0].shard(), 0, ThreadExecutor())
         monitor = RunMonitor(producer, LoaderOptions(), first, earlier=monitor)
         assert sum(1 for _ in batches_of(PrefetchScheduler(producer, 0, LoaderOptions(), monitor))) == 4
         monitor.close()

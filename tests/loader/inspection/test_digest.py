@@ -28,7 +28,7 @@ def expected(loader: Dataloader) -> str:
     """Counted another way: one hash after the other, each half added by itself."""
     halves = [0, 0]
     for step in range(len(loader)):
-        visits = loader._plan.visits(step)
+        visits = loader.phases[0].plan.visits(step)
         for position, (row, epoch) in enumerate(zip(visits.rows, visits.epochs, strict=True)):
             for half in (0, 1) if row >= 0 else ():
                 hashed = seeds.derive(0, "visit", half, np.array([step]), np.array([position]), row[None], epoch[None])

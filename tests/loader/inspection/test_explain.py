@@ -67,7 +67,7 @@ def test_figures_equal_a_simulation_of_each_host(case: MeshCase) -> None:
         sources = [ColumnSource(TREE) for _ in range(case.processes)]
         hosts = [loaders(case, from_source(source), partition)[host] for host, source in enumerate(sources)]
         found = hosts[0].explain()
-        positions = [loader._shard().positions for loader in hosts]
+        positions = [loader.phases[0].shard().positions for loader in hosts]
         for loader, source in zip(hosts, sources, strict=True):
             read_step(loader, 0)
             assert source.whole_reads == 0
@@ -76,18 +76,18 @@ def test_figures_equal_a_simulation_of_each_host(case: MeshCase) -> None:
         assert found.reading.nbytes == spread(read)
         assert found.reading.times == sum(read) / (BATCH * 17 * 4)
         assert found.reading.copies == spread(np.bincount(np.concatenate(positions), minlength=BATCH))
-        assert found.memory.step == spread([buffer_layout(loader._shard()).bytes_per_step for loader in hosts])
-        box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0]._shard().layouts]
+        assert found.memory.step == spread([buffer_layout(loader.phases[0].shard()).bytes_per_step for loader in hosts])
+        box = [math.prod(stop - start for start, stop in each.boxes[0]) for each in hosts[0].phases[0].shard().layouts]
         assert found.memory.batch == 4 * sum(box)
         assert (found.hosts, found.devices) == (case.processes, 8)
 
 
 def read_step(loader: Dataloader, step: int) -> None:
     """Reads this host's part of a step, without placing it."""
-    shard = loader._shard()
+    shard = loader.phases[0].shard()
     layout = buffer_layout(shard)
     buffers = BatchBuffers(layout, aligned_bytes(layout.bytes_per_step), 1)
-    visits = loader._plan.visits(step, shard.positions)
+    visits = loader.phases[0].plan.visits(step, shard.positions)
     Assembler(loader.dataset.reader, FillOptions(layout)).fill(Piece(visits, 0, buffers))
 
 
@@ -155,10 +155,10 @@ def test_padding_is_in_no_chunk() -> None:
 
 def test_chunk_reads_samples_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
-    held = AllHosts(loader._shard(), BATCH).rows
+    held = AllHosts(loader.phases[0].shard(), BATCH).rows
     for most, sampled in ((4, 4), (0, 1), (100, 16)):
         monkeypatch.setattr("loadax.loader.inspection.chunk_reads._MOST_ENTRIES", most)
-        found = chunk_reads(loader._plan, [0], held, loader.dataset.source)
+        found = chunk_reads(loader.phases[0].plan, [0], held, loader.dataset.source)
         assert found is not None
         assert [len(figures) for figures in found] == [sampled] * 2
 
@@ -295,11 +295,11 @@ def test_processes_with_their_own_meshes() -> None:
     assert (found.hosts, found.devices, found.batches.batch_size) == (4, 32, 32)
     assert found.reading.rows == Spread(8, 8.0, 8)
     assert found.reading.copies == Spread(1, 1.0, 1)
-    hosts = AllHosts(parts[0]._shard(), 32)
+    hosts = AllHosts(parts[0].phases[0].shard(), 32)
     for number, loader in enumerate(parts):
-        np.testing.assert_array_equal(hosts.rows.positions(number), loader._shard().positions)
-        np.testing.assert_array_equal(hosts.shard(number).positions, loader._shard().positions)
-        assert buffer_layout(loader._shard()).bytes_per_step == found.memory.step.most
+        np.testing.assert_array_equal(hosts.rows.positions(number), loader.phases[0].shard().positions)
+        np.testing.assert_array_equal(hosts.shard(number).positions, loader.phases[0].shard().positions)
+        assert buffer_layout(loader.phases[0].shard()).bytes_per_step == found.memory.step.most
     assert parts[2].check_plan().hosts == 4
 
 
@@ -407,7 +407,7 @@ def test_check_plan_counts_reads_of_the_whole_run(case: MeshCase) -> None:
                 np.add.at(reads[step], loader.local_rows(step), 1)
         assert check.copies == (reads[reads > 0].min(), reads.max())
         assert (check.steps, check.all_steps, check.hosts) == (12, 12, case.processes)
-        assert check.shares == len({loader._shard().positions.tobytes() for loader in hosts})
+        assert check.shares == len({loader.phases[0].shard().positions.tobytes() for loader in hosts})
         assert check.asked == check.shares
         assert check.visits == 2
         assert "up to 2 times" in str(check)
@@ -448,7 +448,7 @@ def test_check_plan_finds_an_order_that_differs_between_hosts() -> None:
 
 
 def test_check_plan_finds_hosts_that_read_more_than_they_hold() -> None:
-    hosts = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4))._shard(), 16)
+    hosts = AllHosts(Dataloader(TREE, 16, mesh=plan_mesh({"data": 4}, hosts=4)).phases[0].shard(), 16)
     held = hosts.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
     vars(hosts)["rows"] = wrong
