@@ -5,8 +5,8 @@ from collections import deque
 from typing import Any, final
 from unittest.mock import patch
 
-from loadax.sharding import key_value
-from loadax.sharding.key_value import KeyValueStore
+from loadax.core import key_value
+from loadax.core.key_value import KeyValueStore
 
 
 @final

@@ -15,9 +15,10 @@ from time import sleep
 from typing import Any, final
 
 from loadax.core.distributed import this_process
+from loadax.core.key_value import key_value_store
 from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
-from loadax.kept.shared import EXITS, register_exit, run_store
+from loadax.kept.shared import EXITS, register_exit
 
 # Seconds to wait until process 0 begins what this process opens, and until a file that it wrote is there.
 _BEGINS = 10.0
@@ -133,7 +134,7 @@ def next_opening(key: str) -> RunOpening | None:
     Args:
         key: Digest of what is opened.
     """
-    store = run_store()
+    store = key_value_store()
     if store is None:
         return None
     return RunOpening(store, next(_numbers), key)

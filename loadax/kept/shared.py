@@ -20,10 +20,15 @@ from itertools import count
 from math import inf
 from pathlib import Path
 from time import sleep
-from types import ModuleType
 from typing import Any, final
 
 from loadax.core.distributed import this_process
+from loadax.core.key_value import (
+    CoordinatorError,
+    KeyValueStore,
+    key_value_store,
+    runs_without,
+)
 from loadax.core.log import log
 from loadax.core.patience import NOTICE, Patience
 from loadax.errors import ArgumentError, HostError
@@ -63,7 +68,7 @@ class SharedPass:
         number: Number of this pass among those of its kind, from 1 on.
     """
 
-    def __init__(self, store: Any, key: str, number: int):
+    def __init__(self, store: KeyValueStore, key: str, number: int):
         self._store = store
         self._key = key
         self._number = number
@@ -167,12 +172,12 @@ class SharedPass:
                 earlier = runs
                 if look.over and self._process.index > 0:
                     look = Patience(inf, _LOOK)
-                    runs = _key_values().runs_without(
+                    runs = runs_without(
                         self._store, self._process.index, self._process.count
                     )
                 if (answer := found()) is not None:
                     return answer
-            except RuntimeError as error:  # of JAX: the coordinator, which is in process 0, does not answer
+            except CoordinatorError as error:
                 if answered.over:
                     text = (
                         f"{label}: process 0, which runs the coordinator, has not "
@@ -241,7 +246,7 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
     Args:
         kind: Kind of passes that are counted together.
     """
-    store = run_store()
+    store = key_value_store()
     if store is None:
         yield None
         return
@@ -252,20 +257,6 @@ def shared_pass(kind: str = "passes") -> Iterator[SharedPass | None]:
     except BaseException as error:
         together.fail(error)
         raise
-
-
-def run_store() -> Any:
-    """Key-value store of this JAX run; None: it has one process."""
-    if this_process().count == 1:
-        return None
-    return _key_values().key_value_store()
-
-
-def _key_values() -> ModuleType:
-    # Here, since this room never imports JAX; a run of several processes has. `pyproject.toml` names this arrow.
-    from loadax.sharding import key_value
-
-    return key_value
 
 
 @cache
@@ -283,7 +274,8 @@ def _tell_exit() -> None:
     else:
         text = redact(f" with {type(error).__name__}: {error}")
     with suppress(Exception):  # whatever it is, this process ends
-        run_store().set(f"{EXITS}/0", text)
+        if (store := key_value_store()) is not None:
+            store.set(f"{EXITS}/0", text)
 
 
 def _briefly(identity: Mapping[str, Any]) -> dict[str, str]:

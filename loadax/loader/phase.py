@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import count_text
+from loadax.core.key_value import LoaderRuns
 from loadax.dataset import Dataset
 from loadax.loader.arguments import LoaderArguments
 from loadax.loader.assembly.host_shard import HostShard
@@ -20,7 +21,6 @@ from loadax.loader.stretch import Target, join_hosts
 from loadax.plan.skips import Skips
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers
-from loadax.sharding.key_value import LoaderRuns
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from jax.sharding import Mesh
 
 from loadax.core.context import Caller
+from loadax.core.key_value import LoaderRuns, key_value_store
 from loadax.errors import ClosedError, HostError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.autotune import WorkerAutotuner
@@ -23,7 +24,6 @@ from loadax.loader.slots import Agreement, Lanes, OtherHosts, PieceExecutor
 from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
-from loadax.sharding.key_value import LoaderRuns, key_value_store
 from loadax.sharding.mesh import resolve_mesh
 
 # Begins the exchange with the other hosts of a run; see `join_hosts`.

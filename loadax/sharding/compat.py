@@ -1,5 +1,7 @@
 """Access to private JAX, isolated in this module. Each function has a fallback when JAX moves its internals.
 
+One is in `core/distributed.py`, for rooms that never import JAX.
+
 The rest of loadax uses only the public API of JAX 0.10 and newer.
 """
 
@@ -24,10 +26,8 @@ def _private(name: str) -> Any:
 _mesh = _private("mesh")
 _core = _private("core")
 _pxla = _private("interpreters.pxla")
-_distributed = _private("distributed")
 # Parameters of `batched_device_put` that `array_maker` passes.
 _PUT = ("aval:", "sharding:", "xs:", "devices:", "committed:", "enable_x64:")
-_KEY_VALUE_METHODS = ("key_value_delete", "key_value_dir_get", "key_value_set")
 
 
 def legacy_mesh() -> Mesh | None:
@@ -88,23 +88,3 @@ def array_maker(
     except (AttributeError, TypeError):
         return None
     return lambda arrays: put(aval, sharding, arrays, devices, True, enable_x64=True)
-
-
-def coordination_client() -> Any | None:
-    """The client of the coordination service that `jax.distributed.initialize` started, for its key-value store.
-
-    Returns:
-        None outside of a `jax.distributed` run, or if this JAX version has changed the private API.
-
-    Examples:
-        >>> from loadax.sharding.compat import coordination_client
-        >>> coordination_client() is None
-        True
-    """
-    try:
-        client = _distributed.global_state.client
-    except AttributeError:
-        return None
-    if all(hasattr(client, name) for name in _KEY_VALUE_METHODS):
-        return client
-    return None

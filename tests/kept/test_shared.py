@@ -4,15 +4,14 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from loadax.core.distributed import Process
+from loadax.core.key_value import CoordinatorError, KeyValueStore
 from loadax.errors import ArgumentError, HostError
 from loadax.kept import shared
 from loadax.kept.shared import EXITS, SharedPass
-from loadax.sharding.key_value import KeyValueStore
 from tests.key_values import memory_store
 from tests.limits import HANG
 
@@ -122,7 +121,7 @@ def test_a_coordinator_that_does_not_answer_is_waited_for(silent: int, monkeypat
         def list(self, _: str) -> dict[str, str]:
             self.calls += 1
             if self.calls <= silent:
-                raise RuntimeError("unavailable")
+                raise CoordinatorError("unavailable")
             return {}
 
     waiting = SharedPass(Store(), "passes/1", 1)
@@ -139,7 +138,7 @@ def test_one_process_tells_nobody(store: KeyValueStore, monkeypatch: pytest.Monk
     with shared.shared_pass() as alone:
         assert alone is None
     monkeypatch.setattr(shared, "this_process", lambda: Process(0, 2))
-    monkeypatch.setattr(shared, "_key_values", lambda: SimpleNamespace(key_value_store=lambda: store))
+    monkeypatch.setattr(shared, "key_value_store", lambda: store)
 
     def fails() -> None:
         with shared.shared_pass("tested"):

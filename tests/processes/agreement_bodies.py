@@ -13,8 +13,8 @@ from jax import numpy as jnp
 import loadax
 from loadax import Dataloader, from_arrays
 from loadax.core import version
+from loadax.core.key_value import key_value_store
 from loadax.errors import HostError
-from loadax.sharding.key_value import key_value_store
 from tests.key_values import check_store
 from tests.limits import until
 

@@ -12,12 +12,15 @@ from contextlib import suppress
 from time import perf_counter
 from typing import final
 
-from jax.errors import JaxRuntimeError
-
+from loadax.core.key_value import (
+    CoordinatorError,
+    KeyValueStore,
+    LoaderRuns,
+    UnansweredError,
+)
 from loadax.errors import HostError
 from loadax.loader.slots import EndRule, LaneProgress
 from loadax.loader.streams.run import goes_on
-from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError
 
 # seconds between two looks
 _FIRST_WAIT = 0.0005
@@ -94,7 +97,7 @@ class EndAgreement:
                     check()
                     time.sleep(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
-        except JaxRuntimeError as error:
+        except CoordinatorError as error:
             raise HostError(
                 f"process {self._process} can't agree with the others on the end of "
                 "the stream, since the coordinator, process 0, does not answer: "
@@ -131,7 +134,7 @@ class EndAgreement:
         if self._left is None:
             self._left = why
             # without the coordinator, the others end too
-            with suppress(JaxRuntimeError):
+            with suppress(CoordinatorError):
                 self._tell()
                 if self._leads:
                     self._keys.forget()

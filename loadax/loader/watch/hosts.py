@@ -11,11 +11,16 @@ from time import perf_counter
 from typing import Any, final
 
 import numpy as np
-from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.key_value import (
+    CoordinatorError,
+    KeyValueStore,
+    LoaderRuns,
+    key_value_store,
+)
 from loadax.core.log import log
 from loadax.errors import HostError
 from loadax.loader.assembly.host_shard import HostShard
@@ -45,7 +50,6 @@ from loadax.loader.watch.status import (
     silent_text,
     slowest_text,
 )
-from loadax.sharding.key_value import KeyValueStore, LoaderRuns, key_value_store
 from loadax.sharding.mesh import grid_of
 
 # Seconds that the first batch waits for the other hosts' records.
@@ -157,7 +161,7 @@ class RunHosts:
         step = self._progress()[0]
         try:
             self._exchange(step, closing, resumed)
-        except JaxRuntimeError as error:
+        except CoordinatorError as error:
             self._first_words.set()
             if (
                 not closing
@@ -194,7 +198,7 @@ class RunHosts:
         try:
             self._publish_status(False)
             return slowest_text(self._keys.list("status"))
-        except JaxRuntimeError as error:
+        except CoordinatorError as error:
             return f"the other hosts can't be reached: {error}"
 
     def _exchange(self, step: int, closing: bool, resumed: float) -> None:

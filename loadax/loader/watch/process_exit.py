@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from jax.errors import JaxRuntimeError
-
 from loadax.core.distributed import this_process
+from loadax.core.key_value import CoordinatorError, key_value_store
 from loadax.core.log import log
 from loadax.errors import HostError
-from loadax.sharding.key_value import key_value_store
 
 # Seconds after which a run ends because another host has: this one may be about to raise the same error.
 GRACE = 5.0
@@ -100,7 +98,7 @@ class ProcessExit:
             return
         try:
             store.set(f"exits/{process}", text)
-        except JaxRuntimeError:
+        except CoordinatorError:
             # JAX's shutdown gets no answer either
             if error is None:
                 self._limit = None

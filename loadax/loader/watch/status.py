@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
 from loadax.core.formatting import percent_text
-from loadax.sharding.key_value import KeyValueStore
+from loadax.core.key_value import KeyValueStore
 
 # Seconds without a new status after which a host counts as silent.
 SILENT = 20.0

@@ -6,12 +6,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from loadax.core.distributed import this_process
+from loadax.core.key_value import key_value_store
 from loadax.errors import ArgumentError
 from loadax.loader.assembly.host_shard import ShardSpec
 from loadax.loader.slots import Agreement, EndRule
 from loadax.loader.streams.agreement import end_agreement
 from loadax.loader.watch.process_exit import process_exit
-from loadax.sharding.key_value import key_value_store
 from loadax.sharding.mesh import grid_of
 
 # seconds of waiting for the coordinator, after which limits of waiting are looked at

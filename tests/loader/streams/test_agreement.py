@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.errors import JaxRuntimeError
 
 from loadax import Dataloader, from_stream
-from loadax.core import patience
+from loadax.core import key_value, patience
+from loadax.core.key_value import CoordinatorError, LoaderRuns, UnansweredError
 from loadax.errors import ClosedError, HostError, SourceError, StallError
 from loadax.loader.iterator import DataIterator
 from loadax.loader.slots import EndRule, LaneProgress
@@ -24,8 +24,7 @@ from loadax.loader.streams.agreement import EndAgreement, end_agreement
 from loadax.loader.watch import stream_end
 from loadax.loader.watch.stalls import StallCheck
 from loadax.protocols import ArraySpec
-from loadax.sharding import data_parallel, key_value
-from loadax.sharding.key_value import LoaderRuns, UnansweredError
+from loadax.sharding import data_parallel
 from tests.key_values import memory_store
 from tests.limits import HANG
 
@@ -163,7 +162,7 @@ def test_without_a_coordinator_it_is_an_error_that_says_so(monkeypatch: pytest.M
     hosts = Hosts()
 
     def gone(*_: object) -> None:
-        raise JaxRuntimeError("UNAVAILABLE: gone")
+        raise CoordinatorError("UNAVAILABLE: gone")
 
     monkeypatch.setattr(hosts.store.call, "key_value_set", gone)
     with pytest.raises(HostError, match="since the coordinator, process 0, does not answer: UNAVAILABLE: gone; start"):

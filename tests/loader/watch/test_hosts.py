@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jax.errors import JaxRuntimeError
 
+from loadax.core import key_value
+from loadax.core.key_value import CoordinatorError
 from loadax.errors import HostError
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.watch import hosts
 from loadax.loader.watch.hosts import RunHosts
-from loadax.sharding import key_value
 from tests.key_values import memory_store
 
 RECORD: dict[str, Any] = {"dataset": ["shuffle(4)"], "first step": 10}
@@ -302,7 +302,7 @@ def test_without_a_coordinator_the_run_goes_on_and_names_it(
     run.check()
 
     def gone(*_: object) -> None:
-        raise JaxRuntimeError("UNAVAILABLE: gone")
+        raise CoordinatorError("UNAVAILABLE: gone")
 
     run.hosts[1].tell("process 1: step 4 has not come for 60 s")
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "loadax"):

@@ -10,10 +10,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, final
 
-from jax.errors import JaxRuntimeError
-
-from loadax.core.distributed import this_process
-from loadax.sharding.compat import coordination_client
+from loadax.core.distributed import coordination_client, this_process
 
 # directories of runs, closed last, whose keys are kept, since another process may be late
 _KEPT = 32
@@ -27,7 +24,11 @@ _closed: deque[str] = deque()
 _Request: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 
-class UnansweredError(JaxRuntimeError):  # type: ignore[misc]  # JAX does not say that it is a class
+class CoordinatorError(RuntimeError):
+    """The coordinator can't be reached."""
+
+
+class UnansweredError(CoordinatorError):
     """The coordinator has not answered in time: its process is stopped, cut off or busy. It may answer later."""
 
 
@@ -35,7 +36,7 @@ class KeyValueStore(NamedTuple):
     """Texts by key, below a directory, the same for all processes of a run.
 
     Keys are paths such as "streams/0/ended". Calls never wait for a device, nor for processes other than process 0,
-    which runs the coordinator: they may raise `jax.errors.JaxRuntimeError` once that is gone, and `UnansweredError`
+    which runs the coordinator: they may raise `CoordinatorError` once that is gone, and `UnansweredError`
     while it is stopped. What was to be set then is set when it goes on.
 
     Args:
@@ -76,7 +77,7 @@ def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
         limit: Seconds to wait for an answer of the coordinator.
 
     Examples:
-        >>> from loadax.sharding.key_value import key_value_store
+        >>> from loadax.core.key_value import key_value_store
         >>> key_value_store() is None
         True
     """
@@ -169,6 +170,9 @@ class _Requests:
             raise UnansweredError(
                 f"the coordinator has not answered for {self._limit:g} s"
             ) from None
+        # `jax.errors.JaxRuntimeError`, which this room does not import
+        except RuntimeError as error:
+            raise CoordinatorError(str(error)) from error
 
 
 @cache

@@ -1,13 +1,15 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import jax
 import pytest
 from jax.errors import JaxRuntimeError
 
-from loadax.sharding import compat, key_value
-from loadax.sharding.key_value import KeyValueStore, LoaderRuns, UnansweredError, key_value_store
+from loadax.core import key_value
+from loadax.core.distributed import coordination_client
+from loadax.core.key_value import CoordinatorError, KeyValueStore, LoaderRuns, UnansweredError, key_value_store
 from tests.key_values import check_store, memory_store
 from tests.limits import HANG
 
@@ -27,8 +29,11 @@ def test_a_run_of_one_process_has_no_store() -> None:
 
 def test_without_private_jax_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     for changed in (None, object()):
-        monkeypatch.setattr(compat, "_distributed", changed)
-        assert key_value_store() is None
+        monkeypatch.setattr("jax._src.distributed.global_state", changed)
+        assert coordination_client() is None
+    client = memory_store().call
+    monkeypatch.setattr("jax._src.distributed.global_state", SimpleNamespace(client=client))
+    assert coordination_client() is client
 
 
 def test_the_memory_store_of_tests_does_as_a_store_must() -> None:
@@ -73,7 +78,7 @@ def test_errors_of_the_coordinator_are_raised() -> None:
 
     store = KeyValueStore(key_value._Requests(Gone(), HANG))
     for call in (lambda: store.list("a"), lambda: store.set("a", "")):
-        with pytest.raises(JaxRuntimeError, match="UNAVAILABLE"):
+        with pytest.raises(CoordinatorError, match="UNAVAILABLE"):
             call()
 
 
