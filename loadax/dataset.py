@@ -735,9 +735,9 @@ class Dataset:
         """
         from loadax.core.casting import fill_values
         from loadax.packing.documents import check_documents
-        from loadax.packing.options import pack_options
         from loadax.packing.pack import pack
-        from loadax.packing.rows import Filling
+        from loadax.packing.pack_options import pack_options
+        from loadax.packing.packed_rows import Filling
         from loadax.plan.pack import PACK_VERSION
         from loadax.row_index.build import scan_options
 

@@ -18,7 +18,7 @@ import loadax
 from loadax import Dataloader, Dataset, from_arrays, from_documents, from_parquet, from_source, from_zarr, write_zarr
 from loadax.errors import ArgumentError, LeafError
 from loadax.sources.memory_array import MemoryArray
-from loadax.sources.tables.parquet.files import ParquetFiles
+from loadax.sources.tables.parquet.parquet_files import ParquetFiles
 from loadax.testing import check_source
 from tests.laws.chain_rows import assert_row
 from tests.sources.chunked import ChunkedSource

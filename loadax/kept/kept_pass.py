@@ -18,7 +18,7 @@ from loadax.core.context import Caller
 from loadax.core.distributed import this_process
 from loadax.core.former import former
 from loadax.core.log import log
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.core.threads import thread_pool
 from loadax.errors import ArgumentError, LoadaxError, SourceError
 from loadax.files.kept_files import delete_folder

@@ -702,7 +702,7 @@ class Dataloader:
             >>> Dataloader(data, 8).digest() == Dataloader(data, 8, shard_index=1, shard_count=2).digest()
             True
         """
-        from loadax.loader.inspection.digest import DigestedSteps, digest_of
+        from loadax.loader.inspection.run_digest import DigestedSteps, digest_of
 
         self._refuse_stream("digest()")
         return digest_of(

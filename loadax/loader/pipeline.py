@@ -551,7 +551,7 @@ def _with_streams(
     remainder: Remainder,
     smallest: int,
 ) -> LoaderOptions:
-    from loadax.loader.streams.options import with_streams
+    from loadax.loader.streams.stream_checks import with_streams
 
     return with_streams(options, dataset, epochs, remainder, smallest)
 

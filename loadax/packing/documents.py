@@ -172,8 +172,8 @@ class Documents:
         return self.form.lengths(self.columns(numbers))
 
     def identity(self) -> dict[str, Any]:
-        """The facts that identify these documents, for an index; see `loadax.packing.identity`."""
-        from loadax.packing.identity import documents_identity
+        """The facts that identify these documents, for an index; see `loadax.packing.documents_identity`."""
+        from loadax.packing.documents_identity import documents_identity
 
         return documents_identity(self)
 

@@ -10,7 +10,7 @@ from loadax.core.arguments import choice, integer
 from loadax.core.digest import digest_values
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import Entry, IndexFolder, cached
-from loadax.packing.options import WINDOW, WINDOW_BY_LEAF
+from loadax.packing.pack_options import WINDOW, WINDOW_BY_LEAF
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import ALL, PACK_VERSION, PackOptions, check_arrays, plan_arrays
 from loadax.protocols import Integers, Order

@@ -18,7 +18,7 @@ from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.packing.documents import Documents, LengthWork
 from loadax.packing.form import Column, Form
 from loadax.packing.packed import Group, PackedSource
-from loadax.packing.rows import Filling, PackedRows
+from loadax.packing.packed_rows import Filling, PackedRows
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.pack import (
     DOCUMENTS,
@@ -151,7 +151,7 @@ def _open_index(reader: Reader, scan: Options) -> IndexFolder | None:
     if scan.index is None:
         return None
     from loadax.core.fingerprint import unrecognised
-    from loadax.row_index.identity import refuse_shared
+    from loadax.row_index.index_identity import refuse_shared
 
     folder = IndexFolder(scan.index)
     if scan.key is not None:

@@ -8,8 +8,8 @@ from loadax.packing.documents import refuse_batch_maps
 from loadax.packing.form import find_form
 from loadax.packing.pack import warn_of_shifted
 from loadax.packing.packed_lanes import PackedLanes
+from loadax.packing.packed_rows import Filling, PackedRows
 from loadax.packing.planned_rows import Packing
-from loadax.packing.rows import Filling, PackedRows
 from loadax.plan.next_row import NEXT_ROW_VERSION
 from loadax.plan.pack import PackOptions
 from loadax.plan.stream import LaneVerb

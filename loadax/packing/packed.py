@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.packing.documents import Documents
-from loadax.packing.rows import PackedRows
+from loadax.packing.packed_rows import PackedRows
 from loadax.plan.pack import ALL, DOCUMENTS, Packed
 from loadax.protocols import Array, Columns, Integers, Order, Outputs, Segments, Tree
 from loadax.sources.base import BaseSource, Child, MapChild, Traits

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadax.packing.documents import PartsRequest, cut_documents
 from loadax.packing.form import Column, Form
-from loadax.packing.rows import PackedRows
+from loadax.packing.packed_rows import PackedRows
 from loadax.plan.pack import PackOptions
 from loadax.protocols import Array, Segments
 

@@ -136,7 +136,7 @@ def _known_as(
     question: Question, reader: Reader, options: Options
 ) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
-    from loadax.row_index.identity import question_identity, refuse_shared
+    from loadax.row_index.index_identity import question_identity, refuse_shared
 
     if question.function is None:
         own = []
@@ -158,6 +158,6 @@ def _known_as(
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:
     """Everything besides the question that the values depend on; asked for where there is an index."""
-    from loadax.row_index.identity import data_identity
+    from loadax.row_index.index_identity import data_identity
 
     return data_identity(reader, met)

@@ -9,7 +9,7 @@ from loadax.core.formatting import type_text
 from loadax.core.tree import refuse_node
 from loadax.errors import SourceError
 from loadax.protocols import Array
-from loadax.sources.columns import column_array, is_column, is_frame
+from loadax.sources.frame_columns import column_array, is_column, is_frame
 from loadax.sources.library import comes_from
 
 

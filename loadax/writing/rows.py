@@ -23,7 +23,7 @@ from loadax.reader import Reader
 from loadax.seeds import ORDER_VERSION
 from loadax.sources.base import Attributes, BaseSource, inner_functions, walk
 from loadax.transforms import Examples, Map
-from loadax.writing.identity import digest_of, identify, sample_size, spread
+from loadax.writing.data_fingerprint import digest_of, identify, sample_size, spread
 
 _SAMPLE = 64  # rows whose contents identify the data of a store
 

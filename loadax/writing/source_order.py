@@ -19,7 +19,7 @@ from loadax.core.distributed import this_process
 from loadax.core.formatting import size_text
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.core.spec import check_batch, flatten_spec
 from loadax.core.threads import thread_pool
 from loadax.core.tree import flatten
@@ -30,8 +30,8 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.layout import Layout
-from loadax.writing.parts import Parts, ahead, rows_per_read
 from loadax.writing.rows import Written
+from loadax.writing.store_parts import Parts, ahead, rows_per_read
 
 _RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
 _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in memory

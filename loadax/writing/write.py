@@ -11,7 +11,7 @@ from typing import Any
 from loadax.core.arguments import flag, integer, optional_flag, shown
 from loadax.core.distributed import this_process
 from loadax.core.log import log
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure, flatten
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -34,10 +34,10 @@ from loadax.writing.layout import (
     divides,
     plan_layout,
 )
-from loadax.writing.parts import Parts
 from loadax.writing.ragged import find_ragged
 from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
+from loadax.writing.store_parts import Parts
 
 _POLL = 0.2  # seconds
 # more than the cores of a small machine, since reads wait for disk and network

@@ -21,7 +21,7 @@ import zarr
 import loadax
 from loadax.cli import main
 from loadax.core.formatting import table
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.errors import SourceError
 from loadax.redaction import redact
 from tests.limits import HANG, until

@@ -107,7 +107,7 @@ def test_what_loadax_0_1_0_kept_is_known_by_its_fingerprints(
         return Fingerprint(former(digest), unknown)
 
     with monkeypatch.context() as patched:
-        for module in ("loadax.row_index.identity", "loadax.packing.identity", "loadax.writing.rows"):
+        for module in ("loadax.row_index.index_identity", "loadax.packing.documents_identity", "loadax.writing.rows"):
             patched.setattr(f"{module}.fingerprint", as_before)
         one = build()
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -137,9 +137,9 @@ def test_unfinished_pass_of_loadax_0_1_0_goes_on(tmp_path: Path, monkeypatch: py
             Rows.reads += 1
             return row
 
-    monkeypatch.setattr("loadax.row_index.identity.spread", lambda size, most: np.arange(3))
+    monkeypatch.setattr("loadax.row_index.index_identity.spread", lambda size, most: np.arange(3))
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.row_index.identity.fingerprint", as_before)
+        patched.setattr("loadax.row_index.index_identity.fingerprint", as_before)
         with pytest.raises(KeyError):
             from_source(Rows()).filter(is_odd, index=tmp_path, workers=1)
     assert [*tmp_path.glob("*.parts/0.npz")]

@@ -3,7 +3,9 @@
 import json
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,16 +117,14 @@ def test_a_coordinator_that_does_not_answer_is_waited_for(silent: int, monkeypat
     monkeypatch.setattr(shared, "_SILENT", 1.0)
     monkeypatch.setattr(shared, "_POLL", 0.01)
 
-    class Store:
-        calls = 0
+    calls = count(1)
 
-        def list(self, _: str) -> dict[str, str]:
-            self.calls += 1
-            if self.calls <= silent:
-                raise CoordinatorError("unavailable")
-            return {}
+    def answer(*_: Any) -> dict[str, str]:
+        if next(calls) <= silent:
+            raise CoordinatorError("unavailable")
+        return {}
 
-    waiting = SharedPass(Store(), "passes/1", 1)
+    waiting = SharedPass(KeyValueStore(answer), "passes/1", 1)
     if silent == 3:
         waiting.wait_until(lambda: True, "filter f", "the end")
     else:

@@ -25,7 +25,7 @@ from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
 from loadax.sources.wrappers.crop import CroppedSource
 from loadax.testing import check_source
-from loadax.writing.identity import identify
+from loadax.writing.data_fingerprint import identify
 from tests.faulty import FaultySource
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair

@@ -25,7 +25,7 @@ from loadax.errors import ArgumentError, ClosedError, SourceError, UnsupportedEr
 from loadax.loader.assembly.buffer_layout import BatchBuffers, BufferLayout
 from loadax.loader.execution.masked_rows import MaskedRows
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.remote import engine, executor as remote_executor
+from loadax.loader.remote import engine, remote_executor
 from loadax.loader.remote.row_cache import RowCache
 from loadax.loader.reports import bottleneck
 from loadax.work import worker

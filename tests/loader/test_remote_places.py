@@ -18,7 +18,7 @@ import pytest
 from loadax import Dataloader, Dataset, MaskErrors, from_source
 from loadax.errors import SourceError
 from loadax.loader.remote import engine
-from loadax.loader.remote.workers import options_for, ordered, worker_of, workers_of
+from loadax.loader.remote.affinity import options_for, ordered, worker_of, workers_of
 from tests.engines import DaskCluster, engine_maker
 from tests.limits import HANG, until
 

@@ -15,7 +15,7 @@ import pytest
 
 from loadax import Dataset, concat, from_arrays, from_huggingface, from_parquet, from_source, from_zarr, write_zarr
 from loadax.errors import ArgumentError
-from loadax.sources.tables.parquet.files import ParquetFiles
+from loadax.sources.tables.parquet.parquet_files import ParquetFiles
 
 ROWS = 400
 COLUMNS: dict[str, Any] = {

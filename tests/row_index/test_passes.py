@@ -29,7 +29,7 @@ from loadax.kept import kept_pass, parts, recipe
 from loadax.kept.parts import PartsFolder
 from loadax.row_index.scan import RowWork, row_runs
 from loadax.work.worker import PayloadSource
-from loadax.writing.identity import spread
+from loadax.writing.data_fingerprint import spread
 from tests.limits import HANG, until
 from tests.row_index.filters import SMALL, VALUES, data, files, rows_of, small
 

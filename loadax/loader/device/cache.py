@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.context import Caller
 from loadax.core.formatting import size_text
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError

@@ -19,7 +19,7 @@ from loadax.work.capacity import Capacity
 def open_executor(options: LoaderOptions) -> PieceExecutor:
     """Makes the executor that the options ask for."""
     if options.remote is not None and options.num_workers:
-        from loadax.loader.remote.executor import RemoteExecutor
+        from loadax.loader.remote.remote_executor import RemoteExecutor
 
         return RemoteExecutor(
             options.remote,

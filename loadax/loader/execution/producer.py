@@ -204,7 +204,7 @@ class BatchProducer:
             and not family
             and (end is None or end > step + 1)
         ):
-            from loadax.loader.ahead.requests import open_step_requests
+            from loadax.loader.ahead.step_requests import open_step_requests
 
             self._ahead = open_step_requests(
                 reader, shard, self._rows_of, step, end, options.prefetch_bytes

@@ -8,8 +8,8 @@ import numpy as np
 from loadax.core.formatting import count_text
 from loadax.errors import ConformanceError
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import spaced
-from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 

@@ -13,8 +13,8 @@ from loadax.loader.assembly.chunk_budget import (
     find_open_chunks,
     lanes_met,
 )
+from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.explanation import BlocksRead, spread_of
-from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.batches import BatchPlan
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers

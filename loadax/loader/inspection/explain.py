@@ -10,6 +10,7 @@ from loadax.core.buffers import align
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import (
     Opened,
     blocks_read,
@@ -26,7 +27,6 @@ from loadax.loader.inspection.explanation import (
     Reading,
     spread_of,
 )
-from loadax.loader.inspection.hosts import AllHosts
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan

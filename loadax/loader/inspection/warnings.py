@@ -9,9 +9,9 @@ import numpy as np
 from loadax.composition.shared_rows import first_epoch
 from loadax.core.formatting import name_of, size_text
 from loadax.dataset import Dataset
+from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import Opened
 from loadax.loader.inspection.explanation import BatchFigures, Memory, Reading
-from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.block_shuffle import batch_variance
 from loadax.plan.order import depth_first
 from loadax.sources.origins import first_shared_of

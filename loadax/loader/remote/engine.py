@@ -12,7 +12,7 @@ from typing import Any, final
 from loadax.core.log import log
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
-from loadax.loader.remote.workers import options_for, workers_of
+from loadax.loader.remote.affinity import options_for, workers_of
 from loadax.protocols import Engine
 from loadax.work.dispatch import Answers, Attempt, Dispatcher, Policy
 from loadax.work.worker import PayloadSource, call_of

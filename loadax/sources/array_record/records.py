@@ -21,8 +21,8 @@ from loadax.protocols import (
     Tree,
     Visits,
 )
-from loadax.sources.array_record.files import RecordFiles, open_record_files
 from loadax.sources.array_record.format import FORMAT
+from loadax.sources.array_record.record_files import RecordFiles, open_record_files
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
 from loadax.sources.expand import expand

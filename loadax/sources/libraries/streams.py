@@ -6,7 +6,7 @@ from typing import Any
 
 from loadax.core.arguments import flag, function, integer, takes
 from loadax.core.formatting import name_of
-from loadax.sources.libraries.batches import batching_verb
+from loadax.sources.libraries.batched_streams import batching_verb
 from loadax.sources.library import comes_from
 from loadax.sources.stream.lane import rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource

@@ -7,7 +7,7 @@ from typing import Any
 from loadax.errors import SourceError
 from loadax.protocols import Source
 from loadax.sources.arrays import ArraySource
-from loadax.sources.columns import is_column, is_frame, plain_columns
+from loadax.sources.frame_columns import is_column, is_frame, plain_columns
 from loadax.sources.libraries.array_tree import open_tree
 from loadax.sources.libraries.objects_of_domains import open_converted
 from loadax.sources.libraries.unsupported import refuse_known

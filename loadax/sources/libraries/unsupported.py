@@ -6,7 +6,7 @@ from typing import Any
 
 from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
-from loadax.sources.columns import is_column, is_frame
+from loadax.sources.frame_columns import is_column, is_frame
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
 from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from, is_stored

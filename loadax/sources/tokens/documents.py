@@ -165,8 +165,11 @@ def open_documents(
                 "pair; for a list of arrays, one per document, use "
                 "loadax.from_source(list)"
             )
-        from loadax.sources.tokens.files import find_token_files, open_token_stream
         from loadax.sources.tokens.megatron import read_documents
+        from loadax.sources.tokens.token_files import (
+            find_token_files,
+            open_token_stream,
+        )
 
         found = find_token_files(data, dtype, True, files)
         begins, ends = read_documents(
@@ -190,7 +193,10 @@ def _is_files(data: Any) -> bool:
 
 def _open_flat(data: Any, dtype: Any, files: Files) -> ArrayLeaf:
     if _is_files(data):
-        from loadax.sources.tokens.files import find_token_files, open_token_stream
+        from loadax.sources.tokens.token_files import (
+            find_token_files,
+            open_token_stream,
+        )
 
         return open_token_stream(find_token_files(data, dtype, False, files))
     if not hasattr(data, "__array__"):

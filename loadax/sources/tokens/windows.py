@@ -24,7 +24,7 @@ from loadax.redaction import redact
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.stream_array import StreamArray
-from loadax.sources.tokens.files import (
+from loadax.sources.tokens.token_files import (
     TokenFiles,
     find_token_files,
     open_token_stream,

@@ -22,10 +22,10 @@ from loadax.errors import ArgumentError, ConformanceError, RowIndexError
 from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import buffer_layout
+from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.check_plan import _shares
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
-from loadax.loader.inspection.hosts import AllHosts
 from loadax.plan.sequential import Sequential
 from loadax.protocols import Integers, Visits
 from loadax.sharding import plan_mesh

@@ -16,7 +16,7 @@ import numpy as np
 from loadax.core.array_parts import put_parts, take_parts
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers
-from loadax.sources.tables.arrow.layout import (
+from loadax.sources.tables.arrow.column_layout import (
     arrow_ints,
     check_shape,
     innermost,

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
 from loadax.sources.tables.arrow.call import Call, refuse_repeated
-from loadax.sources.tables.arrow.columns import Column, column_of
-from loadax.sources.tables.arrow.layout import (
+from loadax.sources.tables.arrow.column_layout import (
     by_type,
     is_list,
     is_list_view,
     list_array,
     list_of,
 )
+from loadax.sources.tables.arrow.columns import Column, column_of
 
 
 @final

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.tables.arrow.call import Call
-from loadax.sources.tables.arrow.layout import (
+from loadax.sources.tables.arrow.column_layout import (
     count_nulls,
     is_list,
     layout,

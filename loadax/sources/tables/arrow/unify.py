@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from loadax.errors import SourceError
-from loadax.sources.tables.arrow.layout import is_list, is_list_view
+from loadax.sources.tables.arrow.column_layout import is_list, is_list_view
 from loadax.sources.tables.arrow.leaves import is_category, is_text
 
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -18,9 +18,13 @@ from loadax.core.formatting import count_text, type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.library import comes_from
 from loadax.sources.tables.arrow.call import column_names
+from loadax.sources.tables.arrow.column_layout import (
+    count_nulls,
+    layout,
+    without_views,
+)
 from loadax.sources.tables.arrow.column_tree import ColumnTree, sample_rows
 from loadax.sources.tables.arrow.columns import column_of, runs_of
-from loadax.sources.tables.arrow.layout import count_nulls, layout, without_views
 from loadax.sources.tables.arrow.table import RowMap, TableSource
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls

@@ -10,8 +10,12 @@ from loadax.core.arguments import shown
 from loadax.errors import SourceError
 from loadax.protocols import Tree
 from loadax.sources.adapt import with_arrays
+from loadax.sources.tables.arrow.column_layout import (
+    count_nulls,
+    layout,
+    without_views,
+)
 from loadax.sources.tables.arrow.columns import BatchRows, column_of
-from loadax.sources.tables.arrow.layout import count_nulls, layout, without_views
 
 _ONE_ROW = [BatchRows(0, slice(None), np.zeros(1, np.int64), slice(0, 1))]
 

@@ -17,7 +17,7 @@ from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.arrow.columns import Numbers, runs_of
 from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
-from loadax.sources.tables.parquet.files import ParquetFiles, RowGroup
+from loadax.sources.tables.parquet.parquet_files import ParquetFiles, RowGroup
 
 
 @final

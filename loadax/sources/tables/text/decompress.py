@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from loadax.core.log import log
-from loadax.core.progress import progress_bar
+from loadax.core.progress_bar import progress_bar
 from loadax.errors import ArgumentError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.compression import MAGIC_BYTES, compression_of, decompress

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from loadax.core.arguments import dtype as checked_dtype, shown
 from loadax.errors import ArgumentError
-from loadax.sources.tables.arrow.layout import is_list
+from loadax.sources.tables.arrow.column_layout import is_list
 
 
 def arrow_types(dtypes: Any, text: bool) -> dict[str, Any]:

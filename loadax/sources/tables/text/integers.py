@@ -10,7 +10,7 @@ from pyarrow import compute
 
 from loadax.core.arguments import shown
 from loadax.errors import SourceError
-from loadax.sources.tables.arrow.layout import is_list
+from loadax.sources.tables.arrow.column_layout import is_list
 from loadax.sources.tables.text.encoding import BOM
 
 # Integers below it are exact in float64.

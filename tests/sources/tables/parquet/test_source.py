@@ -20,8 +20,8 @@ import loadax
 from loadax.core.spec import split_rows
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.tables.arrow import columns as arrow_columns
-from loadax.sources.tables.parquet import files as parquet_files
-from loadax.sources.tables.parquet.files import ParquetFiles
+from loadax.sources.tables.parquet import parquet_files
+from loadax.sources.tables.parquet.parquet_files import ParquetFiles
 from loadax.testing import check_source
 from tests.limits import HANG
 from tests.sources.advice import follow

@@ -17,8 +17,8 @@ from loadax.core.distributed import Process
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, SourceError
 from loadax.sources.base import walk
-from loadax.writing import identity
-from loadax.writing.identity import identify
+from loadax.writing import data_fingerprint
+from loadax.writing.data_fingerprint import identify
 
 ROWS = 1000
 OLD = np.arange(ROWS)
@@ -121,7 +121,7 @@ def test_a_pack_of_other_documents_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_beyond_64_mib_rows_are_compared_that_lie_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_MOST_MEMORY", 8 * 100)
+    monkeypatch.setattr(data_fingerprint, "_MOST_MEMORY", 8 * 100)
     before = identify(arrays(OLD).source)
     assert identify(arrays(ONE).source) in (before, {"files": None, "memory": identify(arrays(ONE).source)["memory"]})
     assert identify(arrays(NEW).source) != before
@@ -226,7 +226,7 @@ def test_several_processes_may_have_copies(tmp_path: Path, monkeypatch: pytest.M
     dataset, file = npy(tmp_path)
     dataset.cache(tmp_path / "c", progress=False)
     change(file)
-    monkeypatch.setattr(identity, "this_process", lambda: Process(1, 2))
+    monkeypatch.setattr(data_fingerprint, "this_process", lambda: Process(1, 2))
     assert identify(dataset.source)["files"] is None
     assert len(dataset.cache(tmp_path / "c", progress=False)) == ROWS
 
@@ -244,6 +244,6 @@ def test_a_sample_decodes_little(tmp_path: Path) -> None:
     """Of chunks of 8 MiB eight rows are read, and not 64."""
     loadax.write_zarr(np.zeros((16, 1 << 20), np.float64), tmp_path / "s", chunk_rows=1, shard_rows=16, progress=False)
     rows = loadax.from_zarr(tmp_path / "s")
-    assert identity.sample_size(rows.source, 8 << 20, 64) == 8
-    assert identity.sample_size(arrays(OLD).source, 8, 64) == 64
-    assert identity.sample_size(arrays(OLD).source, 1 << 30, 64) == 3
+    assert data_fingerprint.sample_size(rows.source, 8 << 20, 64) == 8
+    assert data_fingerprint.sample_size(arrays(OLD).source, 8, 64) == 64
+    assert data_fingerprint.sample_size(arrays(OLD).source, 1 << 30, 64) == 3

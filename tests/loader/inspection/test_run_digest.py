@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, from_arrays, mix, seeds
 from loadax.errors import ArgumentError, RowIndexError
-from loadax.loader.inspection.digest import DigestedSteps, digest_of
+from loadax.loader.inspection.run_digest import DigestedSteps, digest_of
 from loadax.plan.batches import BatchPlan
 from loadax.sharding import data_parallel, plan_mesh
 from tests.work_counts import lines_of
@@ -67,7 +67,7 @@ def test_digests_of_step_ranges_add_up() -> None:
 
 def test_blocks_of_steps_have_the_digest_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = loader_of().digest()
-    monkeypatch.setattr("loadax.loader.inspection.digest._AT_ONCE", 30)
+    monkeypatch.setattr("loadax.loader.inspection.run_digest._AT_ONCE", 30)
     assert loader_of().digest() == at_once
 
 

@@ -5,13 +5,13 @@ from typing import Any
 from loadax.core.fingerprint import fingerprint
 from loadax.packing.documents import Documents
 from loadax.plan.fixed_part import describe_first_epoch
-from loadax.writing.identity import digest_of, identify, spread
+from loadax.writing.data_fingerprint import digest_of, identify, spread
 
 _SAMPLE = 32  # documents whose contents are part of the identity of the data
 
 
 def documents_identity(documents: Documents) -> dict[str, Any]:
-    """The facts that identify documents, regardless of their location; see `loadax.writing.identity`."""
+    """The facts that identify documents, regardless of their location; see `loadax.writing.data_fingerprint`."""
     sample = zip(*documents.columns(spread(documents.size, _SAMPLE)), strict=True)
     return {
         "documents": documents.size,

@@ -16,7 +16,7 @@ from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Engine
 from loadax.reader import Reader
 from loadax.row_index.scan import read_run
-from loadax.writing.identity import digest_of, identify, spread
+from loadax.writing.data_fingerprint import digest_of, identify, spread
 
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
 

@@ -24,9 +24,9 @@ from loadax.loader.assembly.assembler import (
 from loadax.loader.assembly.buffer_layout import BatchBuffers, lease_buffers
 from loadax.loader.metrics.stages import Mark, unmarked
 from loadax.loader.metrics.stats import Timing
+from loadax.loader.remote.affinity import ordered, worker_of
 from loadax.loader.remote.engine import TaskEngine
 from loadax.loader.remote.task import Filled, RemoteFiller
-from loadax.loader.remote.workers import ordered, worker_of
 from loadax.loader.workers.job import LatestReader, SharedReader
 from loadax.protocols import Engine
 from loadax.reader import Reader

@@ -22,7 +22,7 @@ from loadax.files.paths import is_remote
 from loadax.files.range_file import RangeFile
 from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Location
-from loadax.sources.tables.arrow.layout import arrow_ints
+from loadax.sources.tables.arrow.column_layout import arrow_ints
 
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"
