@@ -445,14 +445,14 @@ class Dataloader:
             ...     [leased.examples["prompt"].tolist() for leased in lease]
             [[0, 1, 2, 3], [8, 9]]
         """
-        from loadax.loader.lease import Lease, leased_run
+        from loadax.loader.lease import Lease, leased_phase
 
         self._refuse_stream("lease()")
-        runs = [
-            leased_run(phase.pipeline, phase.order, partial(phase.positions, 0))
+        leased = [
+            leased_phase(phase.pipeline, phase.order, partial(phase.positions, 0))
             for phase in self.phases
         ]
-        return Lease(runs, self._steps, start)
+        return Lease(leased, self._steps, start)
 
     def host(self, step: int) -> "HostRows":
         """Reads the host leaves of a step, for the rows of `local_rows(step)`.

@@ -71,8 +71,8 @@ def _inside(values: Integers, ranges: Iterable[Interval]) -> Array:
     return inside
 
 
-class LeasedRun(NamedTuple):
-    """A loader whose rows are leased.
+class LeasedPhase(NamedTuple):
+    """A phase whose rows are leased.
 
     Args:
         target: Function of a plan: where its rows go.
@@ -85,9 +85,9 @@ class LeasedRun(NamedTuple):
     order: OrderHash
 
 
-def leased_run(
+def leased_phase(
     pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]
-) -> LeasedRun:
+) -> LeasedPhase:
     """The part of a loader that a lease hands out.
 
     Args:
@@ -127,36 +127,36 @@ def leased_run(
     skipped = [
         (numbered(low), numbered(high - 1) + 1) for low, high in whole.skips.ranges
     ]
-    return LeasedRun(target, plan.skipping(plan.skips.and_also(skipped)), order)
+    return LeasedPhase(target, plan.skipping(plan.skips.and_also(skipped)), order)
 
 
 @final
-class _Phase:
+class _PhaseRows:
     """The rows of one loader: their positions, and which of them are read.
 
     Args:
-        run: The loader.
+        leased: The phase.
         progress: What all processes have finished of it.
         first: Position of its first row in the chain.
     """
 
-    def __init__(self, run: LeasedRun, progress: list[_Progress], first: int):
+    def __init__(self, leased: LeasedPhase, progress: list[_Progress], first: int):
         self.plan, self.order, self.size, self.first = (
-            run.plan,
-            run.order,
-            run.plan.order.size,
+            leased.plan,
+            leased.order,
+            leased.plan.order.size,
             first,
         )
-        self._batch_size = run.plan.schedule[0][1]
-        self._held = merge(run.target(run.plan).shard(0).rows or ())
+        self._batch_size = leased.plan.schedule[0][1]
+        self._held = merge(leased.target(leased.plan).shard(0).rows or ())
         # Position before which all rows of this process were handed out, by this lease or earlier ones.
         self.end = max(process.end for process in progress)
         # Rows before it that no process has finished.
         self.unserved = self._unserved(progress)
         self.reading = replace(
-            run.plan, skips=run.plan.skips.and_also(self._finished_steps())
+            leased.plan, skips=leased.plan.skips.and_also(self._finished_steps())
         )
-        self.target = run.target(self.reading)
+        self.target = leased.target(self.reading)
 
     def stop_of(self, step: int) -> int:
         """Position at which a step of `reading` ends."""
@@ -232,8 +232,8 @@ class Lease:
     rest; of the last, partial batch of an epoch too. Threads may share a lease. See `Dataloader.lease`.
 
     Args:
-        runs: The loaders.
-        phases: Their steps and states, as of their iterators.
+        phases: The phases.
+        steps: Their steps and states, as of their iterators.
         start: Step, state of an iterator or a lease, or the states of all processes of a lease. None: step 0.
 
     Attributes:
@@ -241,11 +241,11 @@ class Lease:
         dropped: Number of rows that were dropped.
     """
 
-    def __init__(self, runs: Sequence[LeasedRun], phases: Phases, start: Any):
-        firsts = accumulate((_last(run.plan) for run in runs[:-1]), initial=0)
-        progress = _progress(runs, phases, start)
+    def __init__(self, phases: Sequence[LeasedPhase], steps: Phases, start: Any):
+        firsts = accumulate((_last(phase.plan) for phase in phases[:-1]), initial=0)
+        progress = _progress(phases, steps, start)
         self._phases = [
-            _Phase(*given) for given in zip(runs, progress, firsts, strict=True)
+            _PhaseRows(*given) for given in zip(phases, progress, firsts, strict=True)
         ]
         # Positions in the run that are unfinished, in order, and whether this lease has handed them out.
         self._unfinished: dict[int, bool] = {
@@ -442,7 +442,7 @@ def _ranges(saved: Any, end: int) -> tuple[Interval, ...]:
 
 
 def _progress(
-    runs: Sequence[LeasedRun], phases: Phases, start: Any
+    phases: Sequence[LeasedPhase], steps: Phases, start: Any
 ) -> list[list[_Progress]]:
     """Rows of each loader that the processes that saved these states have finished, together.
 
@@ -450,7 +450,7 @@ def _progress(
         StateError: If a state belongs to other data, or they are not those of all processes.
     """
     if not isinstance(start, Mapping | list | tuple):  # a step of an iterator
-        start = phases.state(phases.start_of(0 if start is None else start))
+        start = steps.state(steps.start_of(0 if start is None else start))
     if isinstance(start, list | tuple):
         saved = start
     else:
@@ -460,16 +460,16 @@ def _progress(
             f"start={start!r}: pass the states of all processes of a lease, or 0 to "
             "begin"
         )
-    told = [_progress_of_process(runs, phases, state) for state in saved]
+    told = [_progress_of_process(phases, steps, state) for state in saved]
     found: list[list[_Progress]] = []
-    for number, run in enumerate(runs):
+    for number, phase in enumerate(phases):
         begun = [process[number] for process in told if number < len(process)]
         # a process that has not begun this loader has finished none of its rows
         if len(begun) < len(told):
             if begun:
                 size = begun[0].batch_size
             else:
-                size = run.plan.schedule[0][1]
+                size = phase.plan.schedule[0][1]
             begun.append(_Progress(size, ((0, size),), 0))
         _check_covered(begun)
         found.append(begun)
@@ -477,28 +477,28 @@ def _progress(
 
 
 def _progress_of_process(
-    runs: Sequence[LeasedRun], phases: Phases, state: Any
+    phases: Sequence[LeasedPhase], steps: Phases, state: Any
 ) -> list[_Progress]:
     """Rows of each loader that one process has finished, of those that it has begun."""
-    if len(runs) == 1 and not (isinstance(state, Mapping) and PHASES in state):
-        return [_progress_of(runs[0], state)]
-    states = phases.states_of(state)
+    if len(phases) == 1 and not (isinstance(state, Mapping) and PHASES in state):
+        return [_progress_of(phases[0], state)]
+    states = steps.states_of(state)
     if not any(LEASE in each for each in states):
-        phases.start_of(state)  # raises if an earlier loader has not ended there
+        steps.start_of(state)  # raises if an earlier loader has not ended there
     found = []
-    for number, (run, saved) in enumerate(zip(runs, states, strict=False)):
+    for number, (phase, saved) in enumerate(zip(phases, states, strict=False)):
         try:
-            process = _progress_of(run, saved)
+            process = _progress_of(phase, saved)
         except StateError as error:
             raise StateError(f"loaders[{number}]: {error}") from None
         if number + 1 < len(states):
-            if LEASE in saved and process.end != _last(run.plan):
+            if LEASE in saved and process.end != _last(phase.plan):
                 raise StateError(
                     f"loaders[{number}] has ended after {process.end} rows in the "
-                    f"saved run, and has {_last(run.plan)} here; pass the num_epochs "
+                    f"saved run, and has {_last(phase.plan)} here; pass the num_epochs "
                     "that it had then"
                 )
-            process = process._replace(end=_last(run.plan))
+            process = process._replace(end=_last(phase.plan))
         found.append(process)
     return found
 
@@ -517,9 +517,9 @@ def _check_covered(progress: list[_Progress]) -> None:
         )
 
 
-def _progress_of(run: LeasedRun, start: Any) -> _Progress:
-    plan = run.plan
-    order = run.order
+def _progress_of(phase: LeasedPhase, start: Any) -> _Progress:
+    plan = phase.plan
+    order = phase.order
     if isinstance(start, Mapping):
         state = dict(start)
     else:

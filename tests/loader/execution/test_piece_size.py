@@ -215,7 +215,7 @@ def test_a_loader_with_worker_processes_has_their_target(
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(64).reshape(8, 8).tolist()
-        pieces = [bar for _, bar in batches._stretch.monitor.timeline().kept if bar.stage == "read"]
+        pieces = [bar for _, bar in batches.ledger.monitor.timeline().kept if bar.stage == "read"]
     assert sum(piece.rows for piece in pieces) == 64
     assert (len(pieces) > 8) == cut
 
@@ -229,7 +229,7 @@ def test_small_steps_are_read_together_without_workers(
     mesh = data_parallel(jax.devices()[:4])
     with iter(Dataloader(from_arrays({"x": np.arange(4 * 256)}), 4, num_workers=0, mesh=mesh)) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(4 * 256).reshape(-1, 4).tolist()
-        pieces = [bar for _, bar in batches._stretch.monitor.timeline().kept if bar.stage == "read"]
+        pieces = [bar for _, bar in batches.ledger.monitor.timeline().kept if bar.stage == "read"]
     assert len(pieces) == pytest.approx(reads, abs=4)  # the last groups are smaller
 
 
@@ -237,7 +237,7 @@ def test_lines_of_a_small_step() -> None:
     """A step of a few rows runs a bounded number of lines of Python."""
     loader = Dataloader(from_arrays(np.arange(10**5)).shuffle(seed=0), 64, num_epochs=None, num_workers=0)
     with iter(loader) as batches, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches._stretch.monitor.piece_sizes, "_group_target", 1e9)
+        patch.setattr(batches.ledger.monitor.piece_sizes, "_group_target", 1e9)
         for _ in range(64):
             next(batches)
         lines = lines_of(lambda: [next(batches) for _ in range(160)])

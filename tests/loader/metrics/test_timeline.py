@@ -172,8 +172,8 @@ def test_trace_shows_the_run(workers: int, tmp_path: Path, monkeypatch: pytest.M
         for _ in range(30):
             next(batches)
             machine.sleep(0.002)
-        with batches._stretch.monitor.lock:  # no piece is recorded between the two
-            timeline = batches._stretch.monitor.timeline()
+        with batches.ledger.monitor.lock:  # no piece is recorded between the two
+            timeline = batches.ledger.monitor.timeline()
             batches.timeline(tmp_path / "run.json")
             stats = batches.stats()
     assert_traced(tmp_path / "run.json", timeline)
