@@ -193,6 +193,10 @@ class Dataloader:
             them in a collective ends after `abort_after` seconds, but at least 10. None: never, unless another host
             exits with an error. With `num_workers=0`, the caller itself waits for the data and can't be interrupted.
 
+    Attributes:
+        dataset: The dataset. Of the first phase, if there are several.
+        phases: What each phase of the run reads, and where it goes: one, or those of `loadax.chain`. For loadax itself.
+
     Raises:
         ArgumentError: If an argument can't be used.
         PartitionError: If a spec does not fit its leaf, or the mesh can't split a batch of the run evenly. If there is
