@@ -183,7 +183,7 @@ def statistics(
         return Entry(_arrays(merged), {})
 
     def identity() -> Mapping[str, Any]:
-        from loadax.row_index.identity import data_identity
+        from loadax.row_index.index_identity import data_identity
 
         asked = [[leaf.name, leaf.columns] for leaf in leaves]
         return {"leaves": asked, "maps": known_as, **data_identity(reader, met)}
@@ -230,7 +230,7 @@ def _leaves(reader: Reader, named: bool, per: Per) -> list[_Leaf]:
 
 def _known_as(reader: Reader, options: Options) -> list[str] | None:
     """Identity of the maps; None, with a warning, if changes of one can be invisible."""
-    from loadax.row_index.identity import question_identity, refuse_shared
+    from loadax.row_index.index_identity import question_identity, refuse_shared
 
     known, reason = question_identity([], [], reader)
     if reason is not None:
