@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.sources.images.header import plain_jpeg_size
 from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
 
 # Exceptions of decoding damaged files; Pillow has no common class.
@@ -41,14 +42,17 @@ class Rendering:
         Raises:
             OSError: Or another of `FAILURES`, when it can't be decoded.
         """
+        plain = plain_jpeg_size(content)
+        if plain is not None:
+            return self._canvas(self._jpeg(content, plain, 1))
         from PIL import Image, UnidentifiedImageError
 
         try:
             # reads the header only
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-                quick = image.format in _JPEG and image.mode in ("RGB", "L")
-                if quick:
-                    pixels = self._jpeg(content, image)
+                if image.format in _JPEG and image.mode in ("RGB", "L"):
+                    stored = image.size[::-1]
+                    pixels = self._jpeg(content, stored, _orientation(image))
                 else:
                     pixels = self._other(image)
         except (
@@ -59,15 +63,19 @@ class Rendering:
             ) from error
         except Image.DecompressionBombError as error:  # not one of `FAILURES`
             raise ValueError(error) from error
+        return self._canvas(pixels)
+
+    def _canvas(self, pixels: Pixels) -> Pixels:
         if self.size is None or pixels.shape[:2] == self.size:
             return pixels
         return _padded(pixels, self.size)
 
-    def _jpeg(self, content: bytes, image: Any) -> Pixels:
+    def _jpeg(
+        self, content: bytes, stored: tuple[int, int], orientation: int
+    ) -> Pixels:
         from simplejpeg import decode_jpeg
 
-        width, height = image.size
-        orientation = _orientation(image)
+        height, width = stored
         how = {"fastdct": self.fast, "fastupsample": self.fast, "strict": self.strict}
         if self.size is None:
             return _upright(decode_jpeg(content, "RGB", **how), orientation)
@@ -76,7 +84,7 @@ class Rendering:
             size = self.size[::-1]
         else:
             size = self.size
-        down, across = fitted((height, width), size, self.fit)
+        down, across = fitted(stored, size, self.fit)
         # libjpeg shrinks a JPEG while it decodes, which is much faster. At least a factor of 2 is left to the filter,
         # which hides that libjpeg's own filter is sharper: 48 dB or more.
         scale = min(down.scale, across.scale) / (1 if self.fast else 2)
