@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
     from loadax.row_index.statistics import Statistics
+    from loadax.sources.images.crop import RandomCrop
 
 _HOME = {  # of names that are not in `loadax.io`
     "Buckets": "loadax.loader.buckets",
@@ -61,6 +62,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
     "MaskErrors": "loadax.loader.mask_errors",
+    "RandomCrop": "loadax.sources.images.crop",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
     "Statistics": "loadax.row_index.statistics",
@@ -83,6 +85,7 @@ __all__ = [
     "HostRows",
     "LoadaxError",
     "MaskErrors",
+    "RandomCrop",
     "Report",
     "Source",
     "Statistics",

@@ -1734,6 +1734,55 @@ class Dataset:
             return Dataset(padded, self.order)
         return self._mapped(pad)
 
+    def decode_images(
+        self,
+        leaf: str | None = None,
+        size: tuple[int, int] | int | None = None,
+        *,
+        fit: Literal["crop", "stretch", "pad"] = "crop",
+        crop: Any = None,
+        quality: Literal["high", "fast"] = "high",
+        damaged: Literal["error", "accept"] = "error",
+    ) -> "Dataset":
+        """Decodes the encoded images of a leaf to uint8[height, width, 3], as `from_images` does. Others stay.
+
+        The leaf has the bytes of a JPEG, PNG, WebP or BMP file in each row: `bytes`, as columns of Parquet and members
+        of tar files are, uint8[n], or a dict with a key "bytes", as Hugging Face stores images.
+
+        Args:
+            leaf: Name of the leaf, as in `keep`: "image", or "meta.image" for one of a subtree. None: examples are bare
+                bytes, and become bare images.
+            size: (height, width) that images are resized to, or one int for squares. None: their own sizes, which a map
+                must make equal.
+            fit: How to handle another aspect ratio; see `from_images`.
+            crop: The part of each image to decode; see `from_images`. A `RandomCrop` makes rows differ between epochs,
+                as a random map does.
+            quality: "high" or "fast"; see `from_images`.
+            damaged: What to do about a truncated or damaged JPEG; see `from_images`.
+
+        Raises:
+            ArgumentError: If an argument can't be used.
+            UnsupportedError: If Pillow, simplejpeg or OpenCV is not installed.
+            LeafError: On reading, if the leaf is missing or is not encoded, or images differ in size. Names the row.
+            SourceError: On reading, if an image can't be decoded. Names the row and its file.
+
+        Examples:
+            >>> import io
+            >>> from PIL import Image
+            >>> from loadax import RandomCrop, from_source
+            >>> file = io.BytesIO()
+            >>> Image.new("RGB", (60, 40), "teal").save(file, "JPEG")
+            >>> rows = from_source([{"image": file.getvalue(), "label": 3}])
+            >>> rows.decode_images("image", size=32)[0]["image"].shape
+            (32, 32, 3)
+            >>> rows.decode_images("image", size=32, crop=RandomCrop()).read([0])["image"].shape
+            (1, 32, 32, 3)
+        """
+        from loadax.decoding import decode
+
+        images = size, fit, quality, damaged, crop
+        return self._mapped(decode(leaf, images, self.reader.traits.num_maps))
+
     def rename(self, names: Mapping[str, str]) -> "Dataset":
         """Renames leaves: examples become dicts of the same leaves under other names.
 

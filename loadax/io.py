@@ -407,6 +407,7 @@ def from_images(
     fit: Literal["crop", "stretch", "pad"] = "crop",
     quality: Literal["high", "fast"] = "high",
     damaged: Literal["error", "accept"] = "error",
+    crop: Any = None,
     index: Any = None,
 ) -> Dataset:
     """Opens a folder of JPEG, PNG, WebP and BMP images, which are decoded when their rows are read.
@@ -427,6 +428,10 @@ def from_images(
             antialiasing.
         damaged: "error": a truncated or damaged JPEG is an error. "accept": it is decoded as far as possible. Damage in
             other formats is always an error, if their decoder detects it.
+        crop: The part of each upright image that is decoded and resized: (top, left, height, width) in pixels; a
+            number in (0, 1], the share of both sides that is kept around the centre; or a `RandomCrop`, drawn for each
+            row in each epoch, which is stretched to `size`. None: all of it. Large JPEGs are decoded at a half, a
+            quarter or an eighth of their size, by how much larger the part is than `size`.
         index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
             all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing
             is kept.
@@ -450,11 +455,16 @@ def from_images(
         >>> animals[1]["image"].shape, animals.source.classes[animals[1]["label"]]
         ((32, 32, 3), 'dog')
     """
+    from loadax.sources.images.crop import RandomCrop
     from loadax.sources.images.format import FORMAT
     from loadax.sources.opening import open_files
 
-    return Dataset(
-        open_files(FORMAT, folder, size, fit, quality, damaged, index=index)
+    images = size, fit, quality, damaged, crop
+    dataset = Dataset(open_files(FORMAT, folder, *images, index=index))
+    if not isinstance(crop, RandomCrop):
+        return dataset
+    return dataset.decode_images(
+        "image", size, fit=fit, quality=quality, damaged=damaged, crop=crop
     )
 
 

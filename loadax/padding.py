@@ -1,6 +1,6 @@
 """Pad: a transform that pads ragged leaves to a fixed length, and the checks of its arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -48,6 +48,7 @@ class Pad:
     equal: bool = False
     kind: ClassVar[Literal["pad"]] = "pad"
     spec = None
+    stream = None
     rng = elementwise = with_index = with_epoch = False
 
     @property
@@ -116,7 +117,13 @@ class Pad:
             for leaf in (named.get(name) for name, *_ in self._leaves)
         )
 
-    def results(self, examples: list[Tree], visits: Visits, spec: Tree) -> list[Tree]:
+    def results(
+        self,
+        examples: list[Tree],
+        visits: Visits,
+        spec: Tree,
+        names: Sequence[Any],  # noqa: ARG002
+    ) -> list[Tree]:
         """Pads examples, whose other leaves may differ from row to row.
 
         Raises:
@@ -140,7 +147,17 @@ class Pad:
             )
         return finished
 
-    def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
+    def spec_of_tree(self, spec: Tree) -> Tree | None:  # noqa: ARG002
+        """The spec depends on the examples."""
+        return None
+
+    def __call__(
+        self,
+        examples: list[Tree],
+        visits: Visits,
+        spec: Tree,
+        names: Sequence[Any],  # noqa: ARG002
+    ) -> Tree:
         """Pads and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
 
         Raises:

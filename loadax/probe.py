@@ -225,12 +225,12 @@ def _infer(
                 if one_by_one
                 else transform.of_tree(specs[index])
             )
-        elif transform.kind == "pad":
+        elif transform.kind != "map":
             example = _single_example(read)
             if needs_entries and transform.pads_empty_list(example):
                 raise EmptyListError
             specs.append(transform.spec_of(example, row, reader.stacks(index)))
-            read = Examples(transform.results([example], first, specs[-1]))
+            read = Examples(transform.results([example], first, specs[-1], [row]))
         else:
             given = _single_example(read)
             example = reading.call(

@@ -45,7 +45,7 @@ from loadax.transforms import (
     BatchMap,
     Examples,
     Map,
-    Padder,
+    Stacker,
     Stream,
     Transform,
     select,
@@ -80,8 +80,12 @@ class Reader:
             *(transform.spec for transform in self.maps),
         ]
         for index, transform in enumerate(self.maps):
-            if transform.kind == "select" and known[index] is not None:
+            if known[index] is None:
+                continue
+            if transform.kind == "select":
                 known[index + 1] = transform.of_tree(known[index])
+            elif transform.kind == "decode":
+                known[index + 1] = transform.spec_of_tree(known[index])
         probed = int(None in known)
         if probed:
             from loadax.probe import probe
@@ -191,16 +195,16 @@ class Reader:
             or any(transform.rng or transform.with_epoch for transform in self.maps),
             own_epochs=traits.own_epochs,
             num_maps=traits.num_maps
-            + sum(isinstance(transform, Map | BatchMap) for transform in self.maps),
+            + sum(transform.kind not in ("pad", "select") for transform in self.maps),
             runs_python=self._last is not None or traits.runs_python,
             attributes=traits.attributes
-            if all(transform.kind == "pad" for transform in self.maps)
+            if all(transform.kind in ("pad", "decode") for transform in self.maps)
             else {},
             shared_by=traits.shared_by,
         )
 
     @property
-    def _last(self) -> Map | BatchMap | Padder | None:
+    def _last(self) -> Map | BatchMap | Stacker | None:
         """The last map that makes the values of leaves; None: they are those of the source."""
         return next(
             (
@@ -401,17 +405,17 @@ class Reader:
                     batch = read
                 read = transform(batch, visits, self.specs[index + 1])
                 continue
-            if transform.kind == "pad":
+            if transform.kind != "map":
                 if isinstance(read, Examples):
                     given = read.items
                 else:
                     given = split_rows(read, len(visits.rows))
+                spec = self.specs[index + 1]
+                names = self._names(visits)
                 if self.stacks(index, stacked):
-                    read = transform(given, visits, self.specs[index + 1])
+                    read = transform(given, visits, spec, names)
                 else:
-                    read = Examples(
-                        transform.results(given, visits, self.specs[index + 1])
-                    )
+                    read = Examples(transform.results(given, visits, spec, names))
                 continue
             if not isinstance(read, Examples):
                 given = split_rows(read, len(visits.rows))
@@ -518,9 +522,7 @@ class Reader:
 def streams_of(reader: Reader) -> list[Stream]:
     """Streams of the maps of a reader, and below it, that draw random numbers with a seed that was not given."""
     return [
-        each.stream
-        for each in _all_maps(reader.source, reader.maps)
-        if isinstance(each, Map | BatchMap) and each.stream
+        each.stream for each in _all_maps(reader.source, reader.maps) if each.stream
     ]
 
 
@@ -581,23 +583,16 @@ def _with_streams(
             )
         return below
 
-    drawing = (
-        each
-        for each in _all_maps(source)
-        if isinstance(each, Map | BatchMap) and each.stream
-    )
-    if next(drawing, None) is None:
+    if not any(each.stream for each in _all_maps(source)):
         return source
     return source.map_children(changed)
 
 
 def _other_streams(
-    maps: Sequence[Transform], change: Callable[[Stream], Stream]
+    maps: Sequence[Any], change: Callable[[Stream], Stream]
 ) -> tuple[Transform, ...]:
     return tuple(
-        replace(each, stream=change(each.stream))
-        if isinstance(each, Map | BatchMap) and each.stream
-        else each
+        replace(each, stream=change(each.stream)) if each.stream else each
         for each in maps
     )
 

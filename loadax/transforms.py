@@ -424,16 +424,16 @@ def checked_seed(seed: Any, rng: bool) -> tuple[int, Stream | None]:
     return checked, None
 
 
-class Padder(Protocol):
-    """The members of `loadax.padding.Pad` that reading needs."""
+class Stacker(Protocol):
+    """The members of `loadax.padding.Pad` and `loadax.decoding.Decode` that reading needs."""
 
     @property
-    def kind(self) -> Literal["pad"]:
+    def kind(self) -> Literal["pad", "decode"]:
         """Tells it from other transforms."""
 
     @property
     def function(self) -> Any:
-        """Its arguments, a `Padding`."""
+        """Its arguments: a `Padding` or a `Decoding`."""
 
     @property
     def spec(self) -> None:
@@ -441,7 +441,11 @@ class Padder(Protocol):
 
     @property
     def rng(self) -> bool:
-        """Whether it draws random numbers: False."""
+        """Whether it draws random numbers."""
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream of its random numbers, if their seed was not given."""
 
     @property
     def with_epoch(self) -> bool:
@@ -451,14 +455,21 @@ class Padder(Protocol):
     def elementwise(self) -> bool:
         """Whether it is elementwise: False."""
 
-    def __call__(self, examples: list[Tree], visits: Visits, spec: Tree) -> Tree:
-        """Pads and stacks examples."""
+    def __call__(
+        self, examples: list[Tree], visits: Visits, spec: Tree, names: Sequence[Any]
+    ) -> Tree:
+        """Transforms and stacks examples; `names` are those of the rows, for errors."""
 
-    def results(self, examples: list[Tree], visits: Visits, spec: Tree) -> list[Tree]:
-        """Pads examples, whose other leaves may differ from row to row."""
+    def results(
+        self, examples: list[Tree], visits: Visits, spec: Tree, names: Sequence[Any]
+    ) -> list[Tree]:
+        """Transforms examples, whose other leaves may differ from row to row."""
 
     def spec_of(self, example: Tree, row: int, stacked: bool) -> Tree:
-        """The spec of an example after padding."""
+        """The spec of an example after the transform."""
+
+    def spec_of_tree(self, spec: Tree) -> Tree | None:
+        """The spec of transformed examples from that of others; None: it depends on the examples."""
 
     def pads_empty_list(self, example: Tree) -> bool:
         """Whether a leaf to pad is an empty list, which has no dtype."""
@@ -488,6 +499,10 @@ class Selector(Protocol):
     @property
     def rng(self) -> bool:
         """Whether it draws random numbers: False."""
+
+    @property
+    def stream(self) -> None:
+        """The stream of its random numbers: it has none."""
 
     @property
     def with_epoch(self) -> bool:
@@ -528,4 +543,4 @@ def select(
 
 
 # Those that users' functions don't make are known by their members alone: their rooms are opened by their verbs.
-Transform = Map | BatchMap | Padder | Selector
+Transform = Map | BatchMap | Stacker | Selector

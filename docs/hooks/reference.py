@@ -60,6 +60,7 @@ TOPICS = {
             "loadax.from_jsonl",
             "loadax.from_csv",
             "loadax.from_images",
+            "loadax.RandomCrop",
             "loadax.from_huggingface",
             "loadax.from_grain",
             "loadax.from_stream",

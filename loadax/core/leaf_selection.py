@@ -28,7 +28,7 @@ class LeafSelection:
     verb: Literal["rename", "keep", "drop"]
     names: dict[str, str]
     kind: ClassVar[Literal["select"]] = "select"
-    spec = None
+    spec = stream = None
     rng = with_index = with_epoch = False
     elementwise = True
     # for fingerprints and messages, as other transforms have a function

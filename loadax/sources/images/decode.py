@@ -7,8 +7,9 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.sources.images.crop import Box, Crop, OutsideError, part_of
 from loadax.sources.images.header import plain_jpeg_size
-from loadax.sources.images.resize import Fit, Pixels, fitted, resize, sample
+from loadax.sources.images.resize import Axis, Fit, Pixels, fitted, resize, sample
 
 # Exceptions of decoding damaged files; Pillow has no common class.
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
@@ -17,6 +18,8 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 _JPEG = ("JPEG", "MPO")  # MPO: a JPEG followed by more pictures, as phones write it
 _ORIENTATION = 0x0112  # EXIF's tag
 _TURNED = 5  # first orientation that swaps height and width
+_UPSIDE_DOWN = (3, 4, 7, 8)
+_MIRRORED = (2, 3, 6, 7)
 
 
 @final
@@ -29,22 +32,38 @@ class Rendering:
         fit: Method for images of another aspect ratio.
         fast: Whether to decode and resize JPEGs with less accuracy.
         strict: Whether damaged JPEG data is an error.
+        crop: The part of the upright image that is resized.
     """
 
     size: tuple[int, int] | None
     fit: Fit
     fast: bool
     strict: bool
+    crop: Crop = None
 
-    def __call__(self, content: bytes) -> Pixels:
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """(height, width) of every result; None: it depends on the image."""
+        if self.size is None and isinstance(self.crop, Box):
+            return self.crop.height, self.crop.width
+        return self.size
+
+    def __call__(
+        self, content: bytes, rng: np.random.Generator | None = None
+    ) -> Pixels:
         """Decodes `content` to RGB, uint8[height, width, 3], rotated by its EXIF orientation.
 
+        Args:
+            content: Bytes of an image file.
+            rng: Generator of this row, from which a random crop is drawn.
+
         Raises:
+            OutsideError: When the crop reaches outside of the image.
             OSError: Or another of `FAILURES`, when it can't be decoded.
         """
         plain = plain_jpeg_size(content)
         if plain is not None:
-            return self._canvas(self._jpeg(content, plain, 1))
+            return self._canvas(self._jpeg(content, plain, 1, rng))
         from PIL import Image, UnidentifiedImageError
 
         try:
@@ -52,9 +71,9 @@ class Rendering:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
                 if image.format in _JPEG and image.mode in ("RGB", "L"):
                     stored = image.size[::-1]
-                    pixels = self._jpeg(content, stored, _orientation(image))
+                    pixels = self._jpeg(content, stored, _orientation(image), rng)
                 else:
-                    pixels = self._other(image)
+                    pixels = self._other(image, rng)
         except (
             UnidentifiedImageError
         ) as error:  # its message contains a memory address
@@ -71,20 +90,27 @@ class Rendering:
         return _padded(pixels, self.size)
 
     def _jpeg(
-        self, content: bytes, stored: tuple[int, int], orientation: int
+        self,
+        content: bytes,
+        stored: tuple[int, int],
+        orientation: int,
+        rng: np.random.Generator | None,
     ) -> Pixels:
         from simplejpeg import decode_jpeg
 
         height, width = stored
+        part = self._stored_part(stored, orientation, rng)
         how = {"fastdct": self.fast, "fastupsample": self.fast, "strict": self.strict}
         if self.size is None:
-            return _upright(decode_jpeg(content, "RGB", **how), orientation)
+            return _upright(
+                _cut(decode_jpeg(content, "RGB", **how), part), orientation
+            )
         # A centre crop and a symmetric filter commute with the rotation, which is cheaper on the smaller image.
         if orientation >= _TURNED:
             size = self.size[::-1]
         else:
             size = self.size
-        down, across = fitted(stored, size, self.fit)
+        down, across = _axes(part, size, self.fit)
         # libjpeg shrinks a JPEG while it decodes, which is much faster. At least a factor of 2 is left to the filter,
         # which hides that libjpeg's own filter is sharper: 48 dB or more.
         scale = min(down.scale, across.scale) / (1 if self.fast else 2)
@@ -104,7 +130,27 @@ class Rendering:
         )
         return _upright(resized, orientation)
 
-    def _other(self, image: Any) -> Pixels:
+    def _stored_part(
+        self,
+        stored: tuple[int, int],
+        orientation: int,
+        rng: np.random.Generator | None,
+    ) -> Box:
+        """The part of the stored image that is the crop of the upright one."""
+        if orientation >= _TURNED:
+            width, height = stored
+        else:
+            height, width = stored
+        top, left, rows, columns = part_of(self.crop, height, width, rng)
+        if orientation in _UPSIDE_DOWN:
+            top = height - top - rows
+        if orientation in _MIRRORED:
+            left = width - left - columns
+        if orientation >= _TURNED:
+            return Box(left, top, columns, rows)
+        return Box(top, left, rows, columns)
+
+    def _other(self, image: Any, rng: np.random.Generator | None) -> Pixels:
         from PIL import Image, ImageOps
 
         # here, so that its errors are raised: a PNG's EXIF may come after its pixels
@@ -117,16 +163,37 @@ class Rendering:
         elif image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")  # avoids a warning of Pillow
         image = image.convert("RGB")  # transparent pixels get their stored colour
-        if self.size is None:
-            return np.asarray(image)
         width, height = image.size
-        down, across = fitted((height, width), self.size, self.fit)
+        part = part_of(self.crop, height, width, rng)
+        if self.size is None:
+            return _cut(np.asarray(image), part)
+        down, across = _axes(part, self.size, self.fit)
         right = min(across.start + across.extent, width)
         bottom = min(down.start + down.extent, height)
         box = across.start, down.start, right, bottom
         return np.asarray(
             image.resize((across.length, down.length), Image.Resampling.BILINEAR, box)
         )
+
+
+def failure_text(error: BaseException) -> str:
+    """Tells which of `FAILURES` an image has, after its name."""
+    if isinstance(error, OutsideError):
+        return f"can't be cropped: {error}"
+    return f"can't be decoded as an image: {error}"
+
+
+def _axes(part: Box, size: tuple[int, int], fit: Fit) -> tuple[Axis, Axis]:
+    """Maps a part of an image to `size`."""
+    down, across = fitted((part.height, part.width), size, fit)
+    return down.moved(part.top), across.moved(part.left)
+
+
+def _cut(pixels: Pixels, part: Box) -> Pixels:
+    """A part of an image, in memory of its own if it is not all."""
+    rows = slice(part.top, part.top + part.height)
+    columns = slice(part.left, part.left + part.width)
+    return np.ascontiguousarray(pixels[rows, columns])
 
 
 def _orientation(image: Any) -> int:
@@ -144,9 +211,9 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     """Rotates and flips stored pixels by the EXIF orientation."""
     if orientation >= _TURNED:
         pixels = pixels.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
+    if orientation in _UPSIDE_DOWN:
         pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
+    if orientation in _MIRRORED:
         return pixels[:, ::-1]
     return pixels
 

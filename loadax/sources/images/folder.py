@@ -4,10 +4,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from loadax.core.arguments import choice, integer, path
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files
 from loadax.files.object_stores import split_url
 from loadax.files.paths import local_path
+from loadax.sources.images.crop import RandomCrop, crop_of
 from loadax.sources.images.decode import Rendering
 from loadax.sources.images.format import ENDINGS, FORMAT
 from loadax.sources.images.source import ImageFiles, ImageSource
@@ -24,6 +25,7 @@ def open_images(
     fit: Any = "crop",
     quality: Any = "high",
     damaged: Any = "error",
+    crop: Any = None,
     metadata: "Metadata | None" = None,
 ) -> ImageSource:
     """Opens a folder of images; see `loadax.from_images`.
@@ -33,11 +35,13 @@ def open_images(
         UnsupportedError: When a decoder is not installed.
         SourceError: When the folder does not exist, has no images, or mixes images and class folders; names it.
     """
-    rendering = open_rendering(size, fit, quality, damaged)
+    rendering = open_rendering(size, fit, quality, damaged, crop)
     return ImageSource(_find_images(folder, metadata), rendering)
 
 
-def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering:
+def open_rendering(
+    size: Any, fit: Any, quality: Any, damaged: Any, crop: Any = None
+) -> Rendering:
     """Makes the decoder of images from the arguments of `loadax.from_images`.
 
     Raises:
@@ -51,8 +55,22 @@ def open_rendering(size: Any, fit: Any, quality: Any, damaged: Any) -> Rendering
         wanted = None
     else:
         wanted = _size(size)
+    part = crop_of(crop)
+    if isinstance(part, RandomCrop):
+        if wanted is None:
+            raise ArgumentError(
+                "crop=RandomCrop(…) gives parts of different sizes; pass "
+                "size=(height, width) to resize them",
+                argument="size",
+            )
+        if fit == "pad":
+            raise ArgumentError(
+                "fit='pad': a RandomCrop is stretched to size; leave fit out"
+            )
+        fit = "stretch"
     require("an image", FORMAT.requires, FORMAT.extra)
-    return Rendering(wanted, fit, fast=quality == "fast", strict=damaged == "error")
+    fast = quality == "fast"
+    return Rendering(wanted, fit, fast, strict=damaged == "error", crop=part)
 
 
 def _find_images(

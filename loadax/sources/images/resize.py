@@ -32,6 +32,10 @@ class Axis(NamedTuple):
         """Stored pixels per new pixel."""
         return self.extent / self.length
 
+    def moved(self, distance: int) -> "Axis":
+        """The part that lies `distance` stored pixels further."""
+        return self._replace(start=self.start + distance)
+
     def reduced(self, factor: int) -> "Axis":
         """The same part of an image that was decoded smaller by this factor."""
         return Axis(self.start / factor, self.extent / factor, self.length)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import final
 from urllib.parse import quote
 
@@ -24,7 +25,8 @@ from loadax.protocols import (
 )
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.images.decode import FAILURES, Rendering
+from loadax.sources.images.crop import RandomCrop
+from loadax.sources.images.decode import FAILURES, Rendering, failure_text
 from loadax.sources.images.resize import Pixels
 
 _AT_ONCE = 1024  # images per batch of checks
@@ -94,6 +96,8 @@ class ImageFiles:
 class ImageSource(BaseSource):
     """Row i: file i, as `{"image": uint8[height, width, 3], "label": int32[]}`.
 
+    With a random crop, which depends on the epoch, an image is the bytes of its file, for `Dataset.decode_images`.
+
     Args:
         files: Files of the rows.
         rendering: Decoder. If it has no size, the images must be as large as the first, or a map must resize them.
@@ -105,12 +109,17 @@ class ImageSource(BaseSource):
         self._files = files
         self._rendering = rendering
         self._remote = RemoteRanges()
-        size = rendering.size or self._first_size()
+        self._encoded = isinstance(rendering.crop, RandomCrop)
+        if self._encoded:
+            image_spec = ArraySpec((), np.dtype(object))
+        else:
+            size = rendering.output_size or self._first_size()
+            image_spec = ArraySpec((*size, 3), np.dtype(np.uint8))
         self.traits = Traits(
             owns_memory=True,
             reads_columns=True,
             # then each image has a size of its own
-            reads_examples=rendering.size is None,
+            reads_examples=rendering.output_size is None,
             # they wait for the network
             concurrent_reads=1 if files.sizes is None else 4,
             attributes={"label": {"classes": list(files.classes)}}
@@ -118,7 +127,7 @@ class ImageSource(BaseSource):
             else {},
         )
         self.spec = {
-            "image": ArraySpec((*size, 3), np.dtype(np.uint8)),
+            "image": image_spec,
             "label": ArraySpec((), np.dtype(np.int32)),
         }
 
@@ -131,12 +140,16 @@ class ImageSource(BaseSource):
         return len(self._files)
 
     def __repr__(self) -> str:
-        height, width, _ = self.spec["image"].shape
+        if self._encoded:
+            size = "encoded"
+        else:
+            height, width, _ = self.spec["image"].shape
+            size = f"{height}x{width}"
         if self.classes != ("",):
             classes = f" of {len(self.classes)} classes"
         else:
             classes = ""
-        return f"{height}x{width} images{classes} in {self._files.folder}"
+        return f"{size} images{classes} in {self._files.folder}"
 
     read = read_columns
 
@@ -147,6 +160,9 @@ class ImageSource(BaseSource):
         if labels is not None:
             labels[...] = self._files.labels(rows)
         if images is None:
+            return
+        if self._encoded:
+            images[:] = list(self._contents(rows))
             return
         assert boxes[0] is not None
         cut = tuple(slice(*box) for box in boxes[0])
@@ -166,6 +182,9 @@ class ImageSource(BaseSource):
     def read_examples(self, visits: Visits) -> list[Tree]:
         """Reads the examples one by one, each image with its own size if the rendering has none."""
         rows = check_rows(visits.rows, len(self))
+        if self._encoded:
+            encoded = zip(self._contents(rows), self._files.labels(rows), strict=True)
+            return [{"image": content, "label": label} for content, label in encoded]
         if self.traits.reads_examples:
             images = self._images(rows)
         else:
@@ -190,6 +209,10 @@ class ImageSource(BaseSource):
     def damaged(self) -> dict[int, str]:
         """Decodes all images, on all cores; returns the rows that can't be read, with file and reason."""
         reasons: dict[int, str] = {}
+
+        if self._encoded:
+            rendering = replace(self._rendering, crop=None)
+            return ImageSource(self._files, rendering).damaged()
 
         def look(row: int) -> None:
             try:
@@ -236,8 +259,8 @@ class ImageSource(BaseSource):
                 yield self._rendering(content)
             except FAILURES as error:
                 raise SourceError(
-                    f"row {row}, {self._files.path(row)}: it can't be decoded as an "
-                    f"image: {error}; copy the file again, or leave it out: "
+                    f"row {row}, {self._files.path(row)}: it {failure_text(error)}; "
+                    "copy the file again, or leave it out: "
                     f"dataset.exclude([{row}]); dataset.source.damaged() finds all "
                     "such rows (of a JPEG, damaged='accept' takes what can be "
                     "decoded)"
