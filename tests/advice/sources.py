@@ -116,6 +116,25 @@ def damaged_image(case: Case) -> None:
     assert dataset.exclude([1]).read(range(2))["image"].max() == 2
 
 
+@follows("leave the row out: dataset.exclude([…])")
+def damaged_image_of_a_leaf(case: Case) -> None:
+    Image.new("RGB", (8, 8), "teal").save(case.folder / "0.jpg")
+    content = (case.folder / "0.jpg").read_bytes()
+    dataset = loadax.from_source([content, content[:100], content]).decode_images(size=4)
+    with case.refused(SourceError):
+        dataset.read(range(3))
+    assert dataset.exclude([1]).read(range(2)).shape == (2, 4, 4, 3)
+
+
+@follows("or loadax.RandomCrop()")
+def crop_by_a_name(case: Case) -> None:
+    Image.new("RGB", (8, 8), "teal").save(case.folder / "0.jpg")
+    with case.refused(ArgumentError):
+        loadax.from_images(case.folder, 4, crop="random")
+    assert loadax.from_images(case.folder, 4, crop=loadax.RandomCrop()).read([0])["image"].shape == (1, 4, 4, 3)
+    assert loadax.from_images(case.folder, crop=0.5).read([0])["image"].shape == (1, 4, 4, 3)
+
+
 @follows("save numpy.ascontiguousarray(array), or copy the file to this machine")
 def remote_fortran_array(case: Case) -> None:
     # tests/files/test_remote.py makes the error, which needs a server.
