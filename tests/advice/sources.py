@@ -126,15 +126,6 @@ def damaged_image_of_a_leaf(case: Case) -> None:
     assert dataset.exclude([1]).read(range(2)).shape == (2, 4, 4, 3)
 
 
-@follows("or loadax.RandomCrop()")
-def crop_by_a_name(case: Case) -> None:
-    Image.new("RGB", (8, 8), "teal").save(case.folder / "0.jpg")
-    with case.refused(ArgumentError):
-        loadax.from_images(case.folder, 4, crop="random")
-    assert loadax.from_images(case.folder, 4, crop=loadax.RandomCrop()).read([0])["image"].shape == (1, 4, 4, 3)
-    assert loadax.from_images(case.folder, crop=0.5).read([0])["image"].shape == (1, 4, 4, 3)
-
-
 @follows("save numpy.ascontiguousarray(array), or copy the file to this machine")
 def remote_fortran_array(case: Case) -> None:
     # tests/files/test_remote.py makes the error, which needs a server.
