@@ -1,4 +1,4 @@
-"""Decodes image files: JPEG by libjpeg-turbo (simplejpeg), all others by Pillow. Both release the GIL."""
+"""Decodes image files: JPEG by libjpeg-turbo (simplejpeg, `turbo`), all others by Pillow. All release the GIL."""
 
 import io
 import struct
@@ -10,6 +10,7 @@ import numpy as np
 from loadax.sources.images.crop import Box, Crop, OutsideError, part_of
 from loadax.sources.images.header import plain_jpeg_size
 from loadax.sources.images.resize import Axis, Fit, Pixels, fitted, resize, sample
+from loadax.sources.images.turbo import decode_part
 
 # Exceptions of decoding damaged files; Pillow has no common class.
 FAILURES = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error)
@@ -96,15 +97,10 @@ class Rendering:
         orientation: int,
         rng: np.random.Generator | None,
     ) -> Pixels:
-        from simplejpeg import decode_jpeg
-
-        height, width = stored
         part = self._stored_part(stored, orientation, rng)
-        how = {"fastdct": self.fast, "fastupsample": self.fast, "strict": self.strict}
         if self.size is None:
-            return _upright(
-                _cut(decode_jpeg(content, "RGB", **how), part), orientation
-            )
+            pixels = np.ascontiguousarray(self._decode(content, stored, 1, part))
+            return _upright(pixels, orientation)
         # A centre crop and a symmetric filter commute with the rotation, which is cheaper on the smaller image.
         if orientation >= _TURNED:
             size = self.size[::-1]
@@ -115,20 +111,41 @@ class Rendering:
         # which hides that libjpeg's own filter is sharper: 48 dB or more.
         scale = min(down.scale, across.scale) / (1 if self.fast else 2)
         factor = next((factor for factor in (8, 4, 2) if scale >= factor), 1)
-        pixels = decode_jpeg(
-            content,
-            "RGB",
-            min_height=-(-height // factor),
-            min_width=-(-width // factor),
-            **how,
-        )
+        down = down.reduced(factor)
+        across = across.reduced(factor)
+        top, rows = down.read(-(-stored[0] // factor))
+        left, columns = across.read(-(-stored[1] // factor))
+        read = Box(top, left, rows, columns)
+        pixels = self._decode(content, stored, factor, read)
         # The fast method interpolates four stored pixels, so it must not skip any. In a reduced image the filter is
         # cheap.
         quick = self.fast and factor == 1 and max(down.scale, across.scale) <= 2
         resized = (sample if quick else resize)(
-            pixels, down.reduced(factor), across.reduced(factor)
+            pixels, down.moved(-top), across.moved(-left)
         )
         return _upright(resized, orientation)
+
+    def _decode(
+        self, content: bytes, stored: tuple[int, int], factor: int, part: Box
+    ) -> Pixels:
+        """Decodes a part of a JPEG, in pixels of the image that is smaller by `factor`."""
+        from simplejpeg import decode_jpeg
+
+        height, width = (-(-side // factor) for side in stored)
+        if part != (0, 0, height, width):
+            pixels = decode_part(content, stored, factor, part, self.fast)
+            if pixels is not None:
+                return pixels
+        pixels = decode_jpeg(
+            content,
+            "RGB",
+            fastdct=self.fast,
+            fastupsample=self.fast,
+            strict=self.strict,
+            min_height=height,
+            min_width=width,
+        )
+        return _cut(pixels, part)
 
     def _stored_part(
         self,
@@ -166,7 +183,7 @@ class Rendering:
         width, height = image.size
         part = part_of(self.crop, height, width, rng)
         if self.size is None:
-            return _cut(np.asarray(image), part)
+            return np.ascontiguousarray(_cut(np.asarray(image), part))
         down, across = _axes(part, self.size, self.fit)
         right = min(across.start + across.extent, width)
         bottom = min(down.start + down.extent, height)
@@ -190,10 +207,9 @@ def _axes(part: Box, size: tuple[int, int], fit: Fit) -> tuple[Axis, Axis]:
 
 
 def _cut(pixels: Pixels, part: Box) -> Pixels:
-    """A part of an image, in memory of its own if it is not all."""
+    """A part of an image."""
     rows = slice(part.top, part.top + part.height)
-    columns = slice(part.left, part.left + part.width)
-    return np.ascontiguousarray(pixels[rows, columns])
+    return pixels[rows, part.left : part.left + part.width]
 
 
 def _orientation(image: Any) -> int:

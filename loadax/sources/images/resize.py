@@ -36,6 +36,14 @@ class Axis(NamedTuple):
         """The part that lies `distance` stored pixels further."""
         return self._replace(start=self.start + distance)
 
+    def read(self, stored: int) -> tuple[int, int]:
+        """First of the stored pixels that a resize of this part reads, and their number."""
+        margin = math.ceil(self.scale) + 2
+        first = max(0, math.floor(self.start) - margin)
+        return first, min(
+            stored, math.ceil(self.start + self.extent) + margin
+        ) - first
+
     def reduced(self, factor: int) -> "Axis":
         """The same part of an image that was decoded smaller by this factor."""
         return Axis(self.start / factor, self.extent / factor, self.length)

@@ -25,7 +25,7 @@ from loadax.protocols import (
 )
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.images.crop import RandomCrop
+from loadax.sources.images.crop import Box, RandomCrop
 from loadax.sources.images.decode import FAILURES, Rendering, failure_text
 from loadax.sources.images.resize import Pixels
 
@@ -210,13 +210,18 @@ class ImageSource(BaseSource):
         """Decodes all images, on all cores; returns the rows that can't be read, with file and reason."""
         reasons: dict[int, str] = {}
 
-        if self._encoded:
-            rendering = replace(self._rendering, crop=None)
-            return ImageSource(self._files, rendering).damaged()
+        crop = self._rendering.crop
+        # what is read may end before the damage
+        whole = replace(self._rendering, size=None, crop=None)
+        checks_parts = self._rendering.output_size is None or isinstance(crop, Box)
 
         def look(row: int) -> None:
+            rows = np.array([row])
             try:
-                list(self._checked(np.array([row])))
+                if crop is not None or self._rendering.size is not None:
+                    list(self._images(rows, whole))
+                if checks_parts:
+                    list(self._checked(rows))
             except SourceError as error:
                 reasons[row] = f"{self._files.path(row)}: {error.__cause__ or error}"
 
@@ -252,11 +257,14 @@ class ImageSource(BaseSource):
                 )
             yield image
 
-    def _images(self, rows: Integers) -> Iterator[Pixels]:
+    def _images(
+        self, rows: Integers, rendering: Rendering | None = None
+    ) -> Iterator[Pixels]:
         """Yields the images of rows, each with its own size if the rendering has none."""
+        rendering = rendering or self._rendering
         for row, content in zip(rows.tolist(), self._contents(rows), strict=True):
             try:
-                yield self._rendering(content)
+                yield rendering(content)
             except FAILURES as error:
                 raise SourceError(
                     f"row {row}, {self._files.path(row)}: it {failure_text(error)}; "
