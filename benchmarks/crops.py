@@ -1,8 +1,8 @@
 """Cost of decoding parts of JPEGs: `python benchmarks/crops.py [--library libturbojpeg.so]`.
 
-Random resized crops to 224x224 of photographs of 500x375 and 2000x1500, and tiles of 224x224 of the latter. loadax
-decodes all of a file that is not much larger than the crop, and a reduced one else. `--library` adds libturbojpeg 3,
-called by hand, which decodes the part alone (its result has wrong pixels at the edges of the part, as TensorFlow's).
+Random resized crops to 224x224 of photographs of 500x375 and 2000x1500, and tiles of 224x224 of the latter. `--library`
+adds libturbojpeg 3, called by hand, whose result has wrong pixels at the edges of the part, as TensorFlow's, and
+PyTurboJPEG where it is the module `turbojpeg`. loadax is measured with libturbojpeg, if it finds one, and without.
 """
 
 import argparse
@@ -11,8 +11,10 @@ import io
 import statistics
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -66,6 +68,16 @@ def all_of_it(content: bytes, part: Box) -> Any:
 def loadax_way(fast: bool) -> Way:
     """The decoder of `from_images` and `decode_images`."""
     return lambda content, part: Rendering((SIDE, SIDE), "stretch", fast, strict=True, crop=part)(content)
+
+
+def without_library(way: Way) -> Way:
+    """A way of loadax where libturbojpeg is not installed."""
+
+    def plain(content: bytes, part: Box) -> Any:
+        with patch("loadax.sources.images.decode.decode_part", lambda *_: None):
+            return way(content, part)
+
+    return plain
 
 
 def pyturbojpeg(library: str) -> Way:
@@ -123,10 +135,12 @@ def main() -> None:
         "all, then cut and INTER_LINEAR": all_of_it,
         "loadax, quality='high'": loadax_way(False),
         "loadax, quality='fast'": loadax_way(True),
+        "loadax, quality='high', all decoded": without_library(loadax_way(False)),
+        "loadax, quality='fast', all decoded": without_library(loadax_way(True)),
     }
     if library:
         ways["libturbojpeg's region, INTER_LINEAR"] = region(library)
-    if library and find_spec("turbojpeg"):
+    if library and find_spec("turbojpeg") and hasattr(import_module("turbojpeg"), "TurboJPEG"):
         ways["PyTurboJPEG, reduced, then cut"] = pyturbojpeg(library)
     small = photographs()
     large = [*map(enlarged, small[::4])]

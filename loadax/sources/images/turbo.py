@@ -6,9 +6,10 @@ Pixels are those of the whole image, since a block more on each side is decoded,
 import ctypes
 import sys
 import threading
+from contextlib import suppress
 from ctypes.util import find_library
 from functools import cache
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Any, final
 
@@ -128,10 +129,11 @@ def _paths() -> list[str]:
     """Where libturbojpeg may be: inside of the package turbojpeg, of this environment, or of the system."""
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     paths = [str(folder / name) for folder in folders for name in _NAMES]
-    package = find_spec("turbojpeg")
-    if package is not None and package.origin is not None:
-        bundled = Path(package.origin).parent.glob("turbojpeg.libs/libturbojpeg*")
-        paths = [*map(str, sorted(bundled)), *paths]
+    # PyTurboJPEG has a module of the same name, which hides that of the package
+    with suppress(metadata.PackageNotFoundError):
+        files = metadata.files("turbojpeg") or []
+        bundled = [file for file in files if file.name.startswith("libturbojpeg")]
+        paths = [*(str(file.locate()) for file in bundled), *paths]
     found = find_library("turbojpeg")
     if found is not None:
         paths.append(found)
