@@ -82,13 +82,12 @@ def without_library(way: Way) -> Way:
 
 def pyturbojpeg(library: str) -> Way:
     """PyTurboJPEG, which decodes all, at a reduced size that is chosen by hand."""
-    from turbojpeg import TJPF_RGB, TurboJPEG
-
-    decoder = TurboJPEG(library)
+    package = import_module("turbojpeg")
+    decoder = package.TurboJPEG(library)
 
     def way(content: bytes, part: Box) -> Any:
         factor = reduction(part)
-        pixels = decoder.decode(content, TJPF_RGB, (1, factor) if factor > 1 else None)
+        pixels = decoder.decode(content, package.TJPF_RGB, (1, factor) if factor > 1 else None)
         return resized(cut(pixels, Box(*(edge // factor for edge in part))))
 
     return way
@@ -103,11 +102,12 @@ def region(library: str) -> Way:
     """Part of an image by libturbojpeg, at a reduced size."""
     turbo = ctypes.CDLL(library)
     turbo.tj3Init.restype = ctypes.c_void_p
-    turbo.tj3DecompressHeader.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    file: list[Any] = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    turbo.tj3DecompressHeader.argtypes = file
     turbo.tj3SetCroppingRegion.argtypes = [ctypes.c_void_p, Region]
     turbo.tj3SetScalingFactor.argtypes = [ctypes.c_void_p, Factor]
-    pixels_and_format = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-    turbo.tj3Decompress8.argtypes = [*turbo.tj3DecompressHeader.argtypes, *pixels_and_format]
+    pixels_and_format: list[Any] = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    turbo.tj3Decompress8.argtypes = [*file, *pixels_and_format]
     handle = turbo.tj3Init(1)
 
     def way(content: bytes, part: Box) -> Any:

@@ -188,7 +188,8 @@ def test_name_of_a_leaf_is_a_text() -> None:
 def by_hand(seed: int, place: int, epoch: int, row: int, crop: RandomCrop) -> Any:
     """The crop of a row, drawn from its generator and decoded as a box."""
     whole = Rendering(None, "crop", fast=False, strict=True)(FILES[row % 8])
-    box = crop.draw(*whole.shape[:2], row_generator(seed, place, epoch, row))
+    height, width, _ = whole.shape
+    box = crop.draw(height, width, row_generator(seed, place, epoch, row))
     return Rendering(SIZE, "stretch", False, True, box)(FILES[row % 8])
 
 

@@ -109,7 +109,7 @@ def _decompressors() -> _OfThread | None:
         try:
             library = ctypes.CDLL(path)
             library.tj3Init.restype = ctypes.c_void_p
-            file = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+            file: list[Any] = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
             library.tj3DecompressHeader.argtypes = file
             library.tj3Decompress8.argtypes = [
                 *file,

@@ -58,7 +58,7 @@ def test_box_is_cut_out_of_the_whole_image(name: str, tmp_path: Path) -> None:
     image = opened(VARIANTS[name]).convert("RGB")
     whole = np.asarray(image)[11:61, 23:63]
     data = loadax.from_images(write(tmp_path, {f"{row}/{name}": VARIANTS[name] for row in range(2)}), crop=BOX)
-    assert data.source.spec["image"].shape == (50, 40, 3)  # type: ignore[index,attr-defined]
+    assert data.source.spec["image"].shape == (50, 40, 3)  # type: ignore[index]
     np.testing.assert_array_equal(data.read([1, 0])["image"], [whole, whole])
     small = rendered(VARIANTS[name], (20, 30), BOX)
     assert psnr(small, np.asarray(image.resize((30, 20), BILINEAR, (23, 11, 63, 61)))) > 40
