@@ -4,12 +4,15 @@ Times are passed in, so that `tests/files/test_budget.py` can prove in a simulat
 """
 
 from collections import deque
-from math import inf
+from math import inf, sqrt
 from typing import final
 
-# Refused requests of the last second that are taken for the weather: this many, or this share.
-_FEW = 3
-_SHARE = 0.025
+# Refused requests of the last second that are not taken for a limit: this many, or this share, which has other reasons,
+# and so many standard deviations of their number. Without these, one in six runs met a "limit" by chance in its first
+# 200 answers.
+_FEW = 5
+_SHARE = 0.01
+_DEVIATIONS = 4
 _MEMORY = 1.0  # seconds for which answers are remembered
 _BELOW = 0.95  # of the rate that was answered, with which to go on after refusals
 _STEP = 0.25  # seconds between two growths of the rate
@@ -28,8 +31,8 @@ _BURST = 0.03  # seconds of a rate that may be sent at once
 class Pace:
     """The rate of requests to one server.
 
-    It is not limited before the server refuses more than a few (429, 503). Then requests go on just below the rate that
-    was answered; that grows quickly at first, and slowly near the rate that was refused.
+    It is not limited before the server refuses more (429, 503) than 1 % that have other reasons explain. Then requests go
+    on just below the rate that was answered; that grows quickly at first, and slowly near the rate that was refused.
 
     Args:
         now: Time in seconds, of the clock of all other calls.
@@ -83,7 +86,8 @@ class Pace:
         """Learns from a request that was refused since there are too many, of so many in flight."""
         self._remember(now, is_refusal=True)
         total = len(self._answers)
-        if sent <= self._lowered or (self._refusals <= max(_FEW, _SHARE * total)):
+        by_chance = _SHARE * total + _DEVIATIONS * sqrt(_SHARE * total)
+        if sent <= self._lowered or self._refusals <= max(_FEW, by_chance):
             return
         answered = (total - self._refusals) / _MEMORY
         if self.rate < inf:

@@ -130,6 +130,22 @@ def test_one_percent_of_refusals_at_random_hardly_slows() -> None:
     assert told.answered >= 0.8 * free.answered
 
 
+def test_one_percent_of_refusals_is_not_taken_for_a_limit() -> None:
+    """The first second of 200 runs at 20 ms, where few answers tell the share of refusals."""
+    paced = 0
+    for seed in range(200):
+        refused = np.random.default_rng(seed).random(1000) < 0.01
+        pace = Pace(0.0)
+        for number, is_refused in enumerate(refused.tolist()):
+            now = 0.02 + number / 1000
+            if is_refused:
+                pace.refused(now, now - 0.02, in_flight=64)
+            else:
+                pace.answered(now, now - 0.02)
+        paced += not pace.is_free
+    assert paced <= 2
+
+
 def test_timeouts_lower_the_number_once_a_round() -> None:
     budget = Budget(0.0)
     for _ in range(10):
