@@ -660,7 +660,7 @@ def main() -> None:
                 always["bandwidth"] = options.bandwidth * 1e6
             if options.faults:
                 options.contestants = ["loadax"]
-                cases = {case: (name, always | weather) for case, (name, weather) in _FAULTS.items()}
+                cases = {case: (name, always | weather) for case, (name, weather) in _FAULTS.items() if name in names}
             else:
                 cases = {name: (name, always) for name in names}
             found[f"{latency:.0f} ms"] = _measure(cases, proxy, root, options)

@@ -9,11 +9,12 @@ from loadax.errors import LoadaxError
 from loadax.files.object_stores import PASSING, TRIES, failure, is_limited
 from loadax.redaction import redact, redacted
 
-# Seconds before a request is sent again after a fault that may pass.
-_PAUSES = (0.2, 0.4, 0.8, 1.6, 3.0)
+# Seconds before a request is sent again after a fault that may pass: soon at first, since others are well, and the step
+# that waits for this one has no other work.
+_PAUSES = (0.05, 0.4, 0.8, 1.6, 3.0)
 assert len(_PAUSES) == TRIES - 1
 # And after a refusal because there are too many requests: a minute in all.
-_LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
+_LIMITED = (0.05, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
 # Refusal that is logged: the first pauses are short, and may be of many requests.
 _TOLD = 5
 _SECOND_TRY = 0.2  # seconds, of a known file that is missing

@@ -31,8 +31,8 @@ _BURST = 0.03  # seconds of a rate that may be sent at once
 class Pace:
     """The rate of requests to one server.
 
-    It is not limited before the server refuses more (429, 503) than 1 % that have other reasons explain. Then requests go
-    on just below the rate that was answered; that grows quickly at first, and slowly near the rate that was refused.
+    It is not limited before the server refuses more (429, 503) than 1 % that have other reasons explain. Then requests
+    go on just below the rate that was answered; that grows quickly at first, and slowly near the rate that was refused.
 
     Args:
         now: Time in seconds, of the clock of all other calls.
