@@ -22,6 +22,7 @@ from loadax.files.object_stores import (
     is_expired,
 )
 from loadax.files.paths import local_path
+from loadax.files.waits import waiting_for_storage
 from loadax.redaction import redact, redacted
 
 _TRIES = 6
@@ -178,6 +179,11 @@ def wait(future: Any, name: str, patience: float = PATIENCE) -> Any:
     Raises:
         SourceError: When the read fails or times out; the message ends with a remedy.
     """
+    with waiting_for_storage():
+        return _result(future, name, patience)
+
+
+def _result(future: Any, name: str, patience: float) -> Any:
     began = perf_counter()
     timeout = min(NOTICE, patience)
     waiting = None

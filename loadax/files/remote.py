@@ -23,6 +23,7 @@ from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
 from loadax.files.paths import BUCKETS
 from loadax.files.requests import Pending, Request, process_requests
+from loadax.files.waits import waiting_for_storage
 from loadax.files.web_range import read_web_range
 from loadax.redaction import redact
 
@@ -347,6 +348,11 @@ def _info(meta: Any) -> FileInfo:
 
 def _wait(pending: Sequence[Pending], asked: Sequence[object]) -> list[Any]:
     """Waits for all answers, with log lines during a long wait; if one fails, the others are cancelled."""
+    with waiting_for_storage():
+        return _answers(pending, asked)
+
+
+def _answers(pending: Sequence[Pending], asked: Sequence[object]) -> list[Any]:
     patience = Patience(NOTICE, PATIENCE)
     try:
         while not process_requests().wait(pending, patience.rest):

@@ -129,6 +129,13 @@ class Requests:
         self._is_watched = False
         self._is_closed = False
         self._nothing_open = threading.Condition(self._lock)
+        # Requests that servers have refused since there were too many.
+        self.refused = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that are sent and not answered."""
+        return self._budget.in_flight
 
     def begin(self, requests: Sequence[Request]) -> list[Pending]:
         """Sends requests as soon as the budget allows it; does not wait.
@@ -269,6 +276,7 @@ class Requests:
         with self._lock:
             now = perf_counter()
             if is_limited(text):
+                self.refused += 1
                 pace = self._paces[entry.request.server]
                 pace.refused(now, flight.sent, self._budget.in_flight)
             elif has_timed_out(text):
@@ -404,6 +412,14 @@ def process_requests() -> Requests:
     if found is created:
         atexit.register(_end, process, created)
     return found
+
+
+def request_counts() -> tuple[int, int]:
+    """Requests of this process that are in flight, and those that servers have refused so far."""
+    found = _by_process.get(os.getpid())
+    if found is None:
+        return 0, 0
+    return found.in_flight, found.refused
 
 
 def _end(process: int, requests: Requests) -> None:

@@ -1,6 +1,7 @@
 """RunMonitor: passes the events of a scheduler to statistics, timeline, pacing, piece sizes and autotuning."""
 
 import os
+import sys
 import threading
 from copy import copy
 from dataclasses import replace
@@ -76,6 +77,7 @@ class RunMonitor:
         self._stats = copy(self._blank)
         self._began = perf_counter()
         self._cpu_began = process_time()
+        self._refused_before = _request_counts()[1]
         # Time at which the consumer got its last batch.
         self.left = self._began
 
@@ -92,6 +94,7 @@ class RunMonitor:
             self._earlier, self._recorder = earlier.stats(), earlier._recorder  # noqa: SLF001 - of this class
             self._began = perf_counter()
             self._cpu_began = process_time()
+            self._refused_before = _request_counts()[1]
             self.left = earlier.left
 
     def read(self, timing: Timing, step: int, rows: int) -> None:
@@ -154,6 +157,7 @@ class RunMonitor:
             self._final = self._final or self._snapshot()
 
     def _snapshot(self) -> Stats:
+        in_flight, refused = _request_counts()
         return replace(
             self._stats,
             ready=self._ready,
@@ -163,8 +167,19 @@ class RunMonitor:
             at_work=self._workers(self.autotuner.size),
             tried=self._workers(self.autotuner.tried),
             load=os.getloadavg()[0],
+            in_flight=in_flight,
+            refused=refused - self._refused_before,
         )
 
     def _workers(self, threads: int) -> int:
         """Number of workers that `threads` threads keep busy: several per process, so that it never waits for work."""
         return -(-threads * self._blank.workers // max(1, self._concurrency))
+
+
+def _request_counts() -> tuple[int, int]:
+    """Requests to storage in flight, and refused; those who read no remote files have not loaded what sends them."""
+    module = sys.modules.get("loadax.files.requests")
+    if module is None:
+        return 0, 0
+    counts: tuple[int, int] = module.request_counts()
+    return counts

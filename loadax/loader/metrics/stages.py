@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter, thread_time
 from typing import Any, Literal, final
 
+from loadax.files.waits import storage_seconds
 from loadax.loader.metrics.stats import Timing
 
 Stage = Literal["read", "transform", "assemble"]
@@ -30,6 +31,7 @@ class StageClock:
             "assemble": 0.0,
         }
         self._cpu = self._seconds.copy()
+        self._storage = 0.0
 
     def __call__(self, stage: Stage) -> "StageClock":
         self._stage = stage
@@ -40,14 +42,19 @@ class StageClock:
         self._open.__enter__()
         self._at = perf_counter()
         self._cpu_at = thread_time()
+        self._storage_at = storage_seconds()
 
     def __exit__(self, *error: object) -> None:
         self._cpu[self._stage] += thread_time() - self._cpu_at
         self._seconds[self._stage] += perf_counter() - self._at
+        if self._stage == "read":
+            self._storage += storage_seconds() - self._storage_at
         self._open.__exit__(None, None, None)
 
     def timing(self) -> Timing:
         """Times measured so far."""
         read, transform, assemble = self._seconds.values()
         cpu = {f"{stage}_cpu": seconds for stage, seconds in self._cpu.items()}
-        return Timing(read, transform, assemble, began=self._began, **cpu)
+        return Timing(
+            read, transform, assemble, began=self._began, storage=self._storage, **cpu
+        )

@@ -39,6 +39,7 @@ class Timing(NamedTuple):
         read_here: Rows that this process read for the same reason.
         kept: Rows that a worker had filled for another job.
         under_way: Seconds of `read` in which the thread did not run, if bytes are requested before their steps.
+        storage: Seconds of `read` in which the thread waited for answers of remote storage.
     """
 
     read: float = 0.0
@@ -57,6 +58,7 @@ class Timing(NamedTuple):
     read_here: int = 0
     kept: int = 0
     under_way: float = 0.0
+    storage: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -79,6 +81,7 @@ def total(timings: Sequence[Timing]) -> Timing:
         "read_cpu",
         "transform_cpu",
         "assemble_cpu",
+        "storage",
     )
     return timings[0]._replace(
         **{name: sum(getattr(timing, name) for timing in timings) for name in names}
@@ -94,6 +97,7 @@ class Stats:
         steps: Batches handed out.
         wait: Time in `next()`, which training waited for data.
         read: Time reading the source.
+        storage: Part of `read` in which requests to remote storage were waited for.
         transform: Time in the user's maps.
         assemble: Time copying rows into the layout of the devices, if reading does not do so directly.
         place: Time creating `jax.Array`s.
@@ -102,6 +106,8 @@ class Stats:
         given_again: Read tasks that the workers of `remote=` got again, because they were late or lost.
         read_here: Rows that this process read itself for the same reason.
         bytes: Bytes of these rows, in the dtypes of the devices.
+        refused: Requests that servers refused, since there were too many; of this process alone.
+        in_flight: Requests to storage that this process has in flight now. Those of Zarr arrays are not counted.
         ready: Placed batches that are ready now.
         probed: Rows read when the loader was made, to find the spec; not counted in `rows`.
         elapsed: Time since the iterator was started, until it was closed.
@@ -130,6 +136,7 @@ class Stats:
     steps: int = 0
     wait: float = 0.0
     read: float = 0.0
+    storage: float = 0.0
     transform: float = 0.0
     assemble: float = 0.0
     place: float = 0.0
@@ -138,6 +145,8 @@ class Stats:
     given_again: int = 0
     read_here: int = 0
     bytes: int = 0
+    refused: int = 0
+    in_flight: int = 0
     ready: int = 0
     probed: int = 0
     elapsed: float = 0.0
@@ -182,6 +191,13 @@ class Stats:
         together = self.waited + self.trained
         if together:
             return self.waited / together
+        return 0.0
+
+    @property
+    def storage_share(self) -> float:
+        """Share of `read` in which requests to remote storage were waited for."""
+        if self.read:
+            return self.storage / self.read
         return 0.0
 
     @property
@@ -264,6 +280,7 @@ class Stats:
             "bytes",
             "read_cpu",
             "transform_cpu",
+            "storage",
         ):
             setattr(self, name, getattr(self, name) + getattr(timing, name))
         self.masked += len(timing.failures)
@@ -285,6 +302,7 @@ class Stats:
 
 _OF_NOW = {
     *(
+        "in_flight",
         "ready",
         "probed",
         "workers",

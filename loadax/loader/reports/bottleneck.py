@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 
 from jax.sharding import Mesh
 
-from loadax.core.formatting import percent_text, short_name, size_text
+from loadax.core.formatting import count_text, percent_text, short_name, size_text
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
@@ -19,6 +19,8 @@ _FEWEST_STEPS = 10
 _LEAST_SECONDS = 1.0
 _MOST_OF_IT = 0.5
 _NARROW = 2  # bytes per element
+# Share of reading that waits for storage. Others may wait for a chunk that one thread requests.
+_STORAGE = 0.25
 _SATURATED = 0.9  # of the cores
 _CROWDED = 1.5  # load per core
 _WAITS = 0.5  # a stage mostly waits if its CPU time is below this share of its time
@@ -314,6 +316,13 @@ def _advice(
             "try worker_type='process'",
         ),
         (
+            stage == "read"
+            and running < _WAITS
+            and stats.storage > _STORAGE * seconds,
+            _storage_text(stats, seconds),
+            _storage_advice(stats),
+        ),
+        (
             at_work < stats.tried,
             f" ({at_work} at work: {stats.tried} brought less than a tenth more)",
             less,
@@ -342,6 +351,30 @@ def _advice(
         (True, "", less),
     )
     return next((finding, advice) for holds, finding, advice in rules if holds)
+
+
+def _storage_text(stats: Stats, seconds: float) -> str:
+    share = percent_text(stats.storage / (seconds or 1.0))
+    if stats.refused:
+        refused = f", {count_text(stats.refused, 'request')} refused"
+    else:
+        refused = ""
+    return (
+        f", {share} of it waiting for requests to storage ({stats.in_flight} in flight "
+        f"now{refused})"
+    )
+
+
+def _storage_advice(stats: Stats) -> str:
+    if stats.refused:
+        return (
+            "ask who runs the storage for more requests a second, or read more bytes by "
+            "each: loader.explain() counts them"
+        )
+    return (
+        "keep the data in storage that is nearer, or on a local disk; loader.explain() "
+        "counts requests and bytes"
+    )
 
 
 def _python_stages(loader: LoaderInfo) -> tuple[str, ...]:

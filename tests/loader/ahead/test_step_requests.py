@@ -235,3 +235,23 @@ def test_nothing_is_under_way_after_the_run(how: str, proxy: FaultProxy, monkeyp
     before = len(proxy.log)
     time.sleep(0.2)
     assert len(proxy.log) == before
+
+
+@pytest.mark.parametrize("kind", ["tokens", "parquet"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_waits_for_storage_are_counted(kind: str, workers: int, server: RangeServer, folder: Path) -> None:
+    """Whether bytes are requested ahead or when they are read; local files are not waited for."""
+    with contextlib.closing(FaultProxy(server.url)) as proxy:
+        loader = Dataloader(KINDS[kind](proxy.url), 16, num_epochs=1, num_workers=workers)
+        proxy.add(Fault("delay", seconds=0.1), Fault("status", times=2, status=503))
+        with loader.iterate() as batches:
+            for _ in batches:
+                pass
+            found = batches.stats()
+    assert found.refused == 2
+    assert found.in_flight == 0
+    assert 0.1 <= found.storage <= found.read
+    assert found.storage_share == found.storage / found.read
+    local = Dataloader(loadax.from_npy({"x": folder / "rows.npy"}), 16, num_epochs=1).iterate()
+    assert sum(1 for _ in local) == ROWS // 16
+    assert local.stats().storage == 0

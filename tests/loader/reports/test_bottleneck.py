@@ -36,6 +36,22 @@ PROCESSES = {"worker_type": "process", "cpu": 3.0}
 
 # Figures of runs that waited 38% of the time, the loader, and the report after "training waited 38% of the time".
 WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
+    "storage": (
+        {"read": 10.0, "read_cpu": 0.5, "storage": 8.1, "in_flight": 61},
+        NOTHING,
+        (
+            f": {READ}, 81% of it waiting for requests to storage (61 in flight now); keep the data in storage that is "
+            "nearer, or on a local disk; loader.explain() counts requests and bytes"
+        ),
+    ),
+    "storage that refuses requests": (
+        {"read": 10.0, "read_cpu": 0.5, "storage": 8.1, "in_flight": 6, "refused": 1203},
+        NOTHING,
+        (
+            f": {READ}, 81% of it waiting for requests to storage (6 in flight now, 1,203 requests refused); ask who "
+            "runs the storage for more requests a second, or read more bytes by each: loader.explain() counts them"
+        ),
+    ),
     "a pause": (
         {"longest": 3.0, "longest_step": 512, "read": 5.0},
         NOTHING,
