@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 from loadax.files.byte_ranges import NEAR, ByteRange, FileInfo
 
 if TYPE_CHECKING:
-    from loadax.files.remote import RemoteFiles
+    from loadax.files.remote import Answer
     from loadax.files.requests import Pending
 
 # Bytes of a request that joins several ranges: a part of the window, so that many requests are in flight.
@@ -106,6 +106,21 @@ class _File:
         del self.blocks[index]
 
 
+class Sender(Protocol):
+    """Sender of requests, as `RemoteFiles` is one."""
+
+    def begin(self, ranges: Sequence[ByteRange], urgent: bool) -> Sequence["Pending"]:
+        """Requests ranges, each with one request, and does not wait."""
+
+    def wait(
+        self, pending: Sequence["Pending"], ranges: Sequence[ByteRange]
+    ) -> Sequence["Answer | None"]:
+        """Waits for the answers of `begin`."""
+
+    def gap(self, location: str) -> int:
+        """Gap in bytes between two ranges of a file up to which they are joined."""
+
+
 @final
 class Ahead:
     """Ranges that one run has requested of one reader, and that its steps have not read yet. Thread-safe.
@@ -116,7 +131,7 @@ class Ahead:
         remote: Sender of the requests.
     """
 
-    def __init__(self, remote: "RemoteFiles"):
+    def __init__(self, remote: Sender):
         self._remote = remote
         self._lock = threading.Lock()
         self._files: defaultdict[str, _File] = defaultdict(_File)

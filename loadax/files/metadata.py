@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from loadax.core.threads import thread_pool
 from loadax.files.byte_ranges import FileInfo
+from loadax.files.opened import PAGE, Opening
 from loadax.redaction import redact
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Metadata:
         answers: Known answers.
         complete: Called once, when all that opening asks is known.
         is_current: Whether the answers are of this run, so that the files need not be compared with them.
+        requests: Requests of the opening.
     """
 
     def __init__(
@@ -47,12 +49,31 @@ class Metadata:
         complete: Callable[["Metadata"], object] = lambda _: None,
         *,
         is_current: bool = False,
+        requests: Opening | None = None,
     ):
         self._answers = answers or {}
         self._complete = complete
         self.is_open = True
         self.is_current = is_current
         self.is_new = False  # whether it has answers that were not known at first
+        self.requests = requests or Opening()
+
+    @property
+    def comparisons(self) -> int:
+        """Requests of `compare`."""
+        lists = [
+            answer
+            for kind in (LIST, LIST_BELOW)
+            for answer in self._answers.get(kind, {}).values()
+        ]
+        listed = {url for files, _ in lists for url, _ in files}
+        files = self._answers.get(FILE, {})
+        apart = [url for url, info in files.items() if info and url not in listed]
+        pages = [
+            max(1, -(-(len(files) + len(folders)) // PAGE))
+            for files, folders in lists
+        ]
+        return sum(pages) + len(apart)
 
     def complete(self) -> None:
         """Ends the questions of opening: later ones are asked, and their answers forgotten."""

@@ -21,6 +21,7 @@ from loadax.files.byte_ranges import (
 from loadax.files.hub_listing import first_hub_names, list_hub
 from loadax.files.object_stores import PATIENCE, open_object_store, split_url
 from loadax.files.odd_keys import check_key, list_around, warn_of_odd
+from loadax.files.opened import PAGE, Opening, count_requests, current_opening
 from loadax.files.paths import BUCKETS
 from loadax.files.requests import Pending, Request, process_requests
 from loadax.files.waits import waiting_for_storage
@@ -168,6 +169,7 @@ class RemoteFiles:
                 "URLs"
             )
         if urlsplit(folder).scheme == "hf":
+            count_requests(1)
             return list_hub(folder, below)
         if below:
             ask = _list_below
@@ -185,6 +187,7 @@ class RemoteFiles:
         else:
             entries, folders = listed
             files = {entry["path"]: _info(entry) for entry in entries}
+            count_requests(max(0, len(files) + len(folders) - 1) // PAGE)
         root = folder.partition("://")[0] + "://" + urlsplit(folder).netloc + "/"
         urls = {root + quote(path): info for path, info in files.items()}
         return urls, [f"{root}{quote(path)}/" for path in folders]
@@ -240,6 +243,8 @@ class RemoteFiles:
         process_requests().measured(
             place.server, first - begun, perf_counter() - begun, len(content)
         )
+        if place.opening is not None:
+            place.opening.answered(len(content))
         return Answer(_info(result.meta), content)
 
     def _get_from_web(self, location: str, span: tuple[int, int]) -> Answer:
@@ -266,6 +271,8 @@ class RemoteFiles:
         """Begins a request for each range or URL."""
         if not items:
             return []
+        count_requests(len(items))
+        opening = current_opening()
         requests = []
         located: dict[str, tuple[Callable[[Any], Any], str, bool]] = {}
         for item in items:
@@ -276,7 +283,7 @@ class RemoteFiles:
                 location = item
                 size = 0
             if location not in located:
-                place = self._located(location)
+                place = self._located(location, opening)
                 located[location] = (
                     partial(send, place),
                     place.server,
@@ -286,22 +293,23 @@ class RemoteFiles:
             requests.append(Request(ask, item, server, size, urgent, is_known))
         return process_requests().begin(requests)
 
-    def _located(self, location: str) -> "_Place":
+    def _located(self, location: str, opening: Opening | None) -> "_Place":
         """The place of a URL; its store is opened once."""
         url, key = split_url(location)
         check_key(location, key)
         with self._lock:
             if url not in self._stores:
                 self._stores[url] = open_object_store(url)
-            return _Place(url, self._stores[url], key)
+            return _Place(url, self._stores[url], key, opening)
 
 
 class _Place(NamedTuple):
-    """Where a URL is requested: that of the server, its store, and the key in it."""
+    """Where a URL is requested: that of the server, its store, the key in it, and the opening that asks, if one does."""
 
     server: str
     store: Any
     key: str
+    opening: Opening | None
 
 
 def _head(place: _Place, _: str) -> FileInfo:

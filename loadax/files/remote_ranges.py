@@ -7,6 +7,7 @@ A run knows which ranges its next steps read. It requests them by an `Ahead`, an
 import threading
 from collections.abc import Container, Sequence
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from loadax.files.byte_ranges import ByteRange, FileInfo
@@ -23,11 +24,29 @@ class Wanted(NamedTuple):
         reader: Reader that it will request them of.
         ranges: Ranges that are not empty, in any order.
         once: Whether each is read once, since the reader keeps what it makes of the bytes.
+        kept: Number of those that it keeps, if `once`, used last; the others are read again when they are needed.
     """
 
     reader: "RemoteRanges"
     ranges: Sequence[ByteRange]
     once: bool = False
+    kept: float = inf
+
+
+class StoredChunks(NamedTuple):
+    """Chunks of a remote array that a library requests by itself, each by one request.
+
+    Args:
+        store: Which chunks these are; equal for those of one array.
+        chunks: Numbers of the chunks.
+        nbytes: Bytes of a chunk as if it were not compressed.
+        kept: Number of chunks that the library keeps, used last.
+    """
+
+    store: str
+    chunks: Sequence[int]
+    nbytes: int
+    kept: float
 
 
 @final

@@ -11,6 +11,7 @@ from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.files.identity import digest_of
 from loadax.files.metadata import Metadata, load_answers
+from loadax.files.opened import counted
 from loadax.files.remote import RemoteFiles
 from loadax.kept.handed_on import RunOpening, next_opening
 from loadax.kept.index_folder import Entry, IndexFolder, check_array
@@ -46,24 +47,29 @@ def opening(function: str, paths: Any, index: Any) -> Iterator[Metadata]:
         "paths": digest_of([redact(str(path)) for path in given]),
     }
     run = next_opening(digest_of(sorted(identity.items())))
-    if run is not None and not run.is_first:
-        content = run.told(partial(_content, folder, identity))
-        if content is not None:
-            yield Metadata(load_answers(content), is_current=True)
-            return
-        run = None
-        folder = None  # process 0 writes it
-    metadata = Metadata(
-        _answers(folder, identity), partial(_keep, folder, identity, run)
-    )
-    try:
-        metadata.compare(RemoteFiles())
-        yield metadata
-        metadata.complete()
-    except BaseException:
-        if run is not None:
-            run.fail()
-        raise
+    with counted() as requests:
+        if run is not None and not run.is_first:
+            content = run.told(partial(_content, folder, identity))
+            if content is not None:
+                yield Metadata(
+                    load_answers(content), is_current=True, requests=requests
+                )
+                return
+            run = None
+            folder = None  # process 0 writes it
+        metadata = Metadata(
+            _answers(folder, identity),
+            partial(_keep, folder, identity, run),
+            requests=requests,
+        )
+        try:
+            metadata.compare(RemoteFiles())
+            yield metadata
+            metadata.complete()
+        except BaseException:
+            if run is not None:
+                run.fail()
+            raise
 
 
 def _content(folder: IndexFolder | None, identity: dict[str, Any]) -> bytes | None:
@@ -94,6 +100,8 @@ def _keep(
     metadata: Metadata,
 ) -> None:
     """Writes the index, if it has other answers, and tells the other processes."""
+    if folder is not None:
+        metadata.requests.again = metadata.comparisons + metadata.requests.checks
     is_written = folder is not None and metadata.is_new
     if not is_written and run is None:
         return

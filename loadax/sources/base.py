@@ -29,7 +29,7 @@ from loadax.protocols import (
 )
 
 if TYPE_CHECKING:
-    from loadax.files.remote_ranges import Wanted
+    from loadax.files.remote_ranges import StoredChunks, Wanted
 
 _Leaf = TypeVar("_Leaf")
 
@@ -318,6 +318,14 @@ class BaseSource:
             wanted
             for below in self.visits_below(visits)
             for wanted in below.source.wanted(below.visits)
+        ]
+
+    def chunks_of(self, visits: Visits) -> "list[StoredChunks]":
+        """Chunks that a library will request for a read of all leaves of these rows; for `explain` alone."""
+        return [
+            chunks
+            for below in self.visits_below(visits)
+            for chunks in below.source.chunks_of(below.visits)
         ]
 
     @property

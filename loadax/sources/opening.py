@@ -43,10 +43,12 @@ def open_files(
     try:
         if not one.metadata or (index is None and "://" not in str(paths)):
             return one.open(paths, *arguments, **named)
+        from loadax.files.opened import note_opening
         from loadax.kept.opening import opening
 
         with opening(one.function, paths, index) as metadata:
-            return one.open(paths, *arguments, metadata=metadata, **named)
+            source = one.open(paths, *arguments, metadata=metadata, **named)
+        note_opening(source.addresses, metadata.requests)
     except StorageError:  # the file could not be read at all
         raise
     except SourceError as error:
@@ -55,6 +57,7 @@ def open_files(
         if (first := _first_file(paths)) is not None:
             refuse_other(one, *first, error)
         raise
+    return source
 
 
 def _first_file(paths: Any) -> tuple[Path, bytes] | None:

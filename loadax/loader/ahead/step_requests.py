@@ -18,10 +18,10 @@ from loadax.sources.base import BaseSource, walk
 # Bytes that are requested ahead at first. They double whenever a step had to wait for some, up to a part of
 # `prefetch_bytes`.
 _FIRST_WINDOW = 4 << 20
-_PART_OF_PREFETCH = 4
+PART_OF_PREFETCH = 4
 # Requests without an answer, above which no more are sent ahead. When half of them are left, more are: these are twice
 # what servers are asked at once, so that there is no gap while a step is read.
-_MOST_REQUESTS = 1024
+MOST_REQUESTS = 1024
 
 
 @final
@@ -69,7 +69,7 @@ class StepRequests:
                 return
             held = self._held()
             if self._next < stop:
-                self._request(stop, stop, self._budget - held, _MOST_REQUESTS)
+                self._request(stop, stop, self._budget - held, MOST_REQUESTS)
                 held = self._held()
             waits = sum(ahead.waits for ahead in self._aheads.values())
             if waits > self._waits:
@@ -78,9 +78,9 @@ class StepRequests:
             # Many steps together, whose ranges can be joined.
             if held < self._window / 2:
                 unanswered = sum(ahead.unanswered for ahead in self._aheads.values())
-                if unanswered < _MOST_REQUESTS / 2:
+                if unanswered < MOST_REQUESTS / 2:
                     room = self._window - held
-                    self._request(stop, self._end, room, _MOST_REQUESTS - unanswered)
+                    self._request(stop, self._end, room, MOST_REQUESTS - unanswered)
         finally:
             self._lock.release()
 
@@ -129,7 +129,7 @@ class StepRequests:
                 is_alone = not by_reader and not self._held()
                 if not is_alone and step >= now:
                     break
-                if not is_alone or size > _PART_OF_PREFETCH * self._budget:
+                if not is_alone or size > PART_OF_PREFETCH * self._budget:
                     wanted = []
                     size = 0
             for each in wanted:
@@ -188,5 +188,5 @@ def open_step_requests(
         len(shard.positions),
         first,
         end,
-        prefetch_bytes // _PART_OF_PREFETCH,
+        prefetch_bytes // PART_OF_PREFETCH,
     )

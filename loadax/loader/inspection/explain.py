@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from loadax.core.buffers import align
 from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
+from loadax.files.paths import is_remote
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import (
@@ -25,6 +27,7 @@ from loadax.loader.inspection.explanation import (
     LeafPlan,
     Memory,
     Reading,
+    Storage,
     spread_of,
 )
 from loadax.loader.inspection.warnings import find_warnings
@@ -33,6 +36,7 @@ from loadax.plan.batches import BatchPlan
 from loadax.plan.steps import Steps
 from loadax.protocols import Array, Integers, Visits
 from loadax.sharding.mesh import axis_sizes
+from loadax.sources.base import walk
 
 
 def explain(
@@ -85,6 +89,7 @@ def explain(
             for leaf in shard.host.leaves
         ),
         reading=reading,
+        storage=_storage(dataset, plan, hosts, at, options, bool(opened)),
         balance=None if plan.costs is None else _balance(plan.of(at), shard, sampled),
         buckets=plan.buckets,
         memory=memory,
@@ -151,6 +156,25 @@ def _reading(
         steps=len(steps),
         hosts=0 if reads is None else len(reads[0]),
     )
+
+
+def _storage(
+    dataset: Dataset,
+    plan: Steps,
+    hosts: AllHosts,
+    at: int,
+    options: LoaderOptions,
+    chunks_stay: bool,
+) -> Storage | None:
+    addresses = chain.from_iterable(
+        source.addresses for source in walk(dataset.reader.source)
+    )
+    if not any(map(is_remote, addresses)):
+        return None
+    # Imported here, since it imports what sends requests.
+    from loadax.loader.inspection.storage import storage_of
+
+    return storage_of(dataset.reader, plan, hosts, at, options, chunks_stay)
 
 
 def _balance(

@@ -138,6 +138,49 @@ class Reading:
 
 @final
 @dataclass(frozen=True)
+class Storage:
+    """Requests to remote storage, without those that are sent a second time since they failed or were late.
+
+    Args:
+        requests: Requests with which this process has opened the data, as counted. In a run of several processes, one
+            opens it and tells the others.
+        nbytes: Bytes of contents that these requests answered.
+        apart: Requests with which all hosts open the data if they are not processes of one run of JAX; with `index=`,
+            those of hosts that share its folder.
+        step_requests: Requests of a host per step, over sampled steps.
+        step_bytes: Bytes of these.
+        epoch_requests: Requests of all hosts in an epoch; beyond the sampled steps, as in these.
+        epoch_bytes: Bytes of these.
+        steps: Number of steps sampled, one after the other.
+    """
+
+    requests: int
+    nbytes: int
+    apart: int
+    step_requests: Spread
+    step_bytes: Spread
+    epoch_requests: int
+    epoch_bytes: int
+    steps: int
+
+    def lines(self, hosts: int) -> list[str]:
+        """The figures of the start and of an epoch as text, for a number of hosts."""
+        opened = f"{self.requests:,} requests ({size_text(self.nbytes)})"
+        if hosts > 1:
+            opened += (
+                f" by one process; {self.apart:,} by {hosts:,} that open it apart"
+            )
+        return [
+            f"at start: {opened}",
+            (
+                f"an epoch: {self.epoch_requests:,} requests "
+                f"({size_text(self.epoch_bytes)}) of all hosts"
+            ),
+        ]
+
+
+@final
+@dataclass(frozen=True)
 class Memory:
     """Memory of the loader, in bytes.
 
@@ -173,6 +216,7 @@ class Explanation:
         leaves: Leaves of the batch and their partition.
         host_leaves: Leaves that stay on the host, with dtype and the shape of a row.
         reading: What every host reads per step.
+        storage: What hosts request of remote storage; None: all data is local.
         balance: Number of parts that the mesh cuts the rows of a batch into, and how many times the mean cost the
             dearest part costs, averaged over sampled steps: without `balance=`, and with it. None: there is none.
         buckets: Length, batch size, steps in an epoch, and share of padding in the rows of each bucket.
@@ -190,6 +234,7 @@ class Explanation:
     leaves: tuple[LeafPlan, ...]
     host_leaves: tuple[str, ...]
     reading: Reading
+    storage: Storage | None
     balance: tuple[int, float, float] | None
     buckets: tuple[tuple[int, int, int, float], ...]
     memory: Memory
@@ -301,6 +346,8 @@ class Explanation:
         )
         if reading.blocks is not None:
             yield "blocks", [str(reading.blocks)]
+        if self.storage is not None:
+            yield "storage", self.storage.lines(self.hosts)
         if memory.open_chunks is None:
             chunks = []
         else:
@@ -355,6 +402,10 @@ class Explanation:
         reading = self.reading
         yield ["rows read", *reading.rows.texts("{:,.0f}".format)]
         yield ["bytes read", *reading.nbytes.texts(size_text)]
+        if self.storage is not None:
+            requests = self.storage.step_requests.texts("{:,.2f}".format)
+            yield ["requests to storage", *requests]
+            yield ["bytes of these", *self.storage.step_bytes.texts(size_text)]
         for name, figure in (
             ("chunks met", reading.chunks),
             ("files met", reading.files),

@@ -13,6 +13,7 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.files import open_regular
+from loadax.files.opened import count_checks
 from loadax.files.remote_ranges import RemoteRanges, Wanted
 from loadax.protocols import (
     ArraySpec,
@@ -113,6 +114,8 @@ class ImageSource(BaseSource):
         if self._encoded:
             image_spec = ArraySpec((), np.dtype(object))
         else:
+            if rendering.output_size is None and files.sizes is not None:
+                count_checks(1)  # the first image
             size = rendering.output_size or self._first_size()
             image_spec = ArraySpec((*size, 3), np.dtype(np.uint8))
         self.traits = Traits(

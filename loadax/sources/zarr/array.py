@@ -5,6 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, Literal, final
 
 import numpy as np
@@ -23,7 +24,8 @@ from loadax.files.kvstore import (
     wait,
 )
 from loadax.files.object_stores import PAUSES, is_expired, is_limited
-from loadax.files.paths import local_path
+from loadax.files.paths import is_remote, local_path
+from loadax.files.remote_ranges import StoredChunks
 from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
 
@@ -74,6 +76,30 @@ class StoredArray:
         return chunk_files(
             json_of(self._store), self._store.chunk_layout, self.shape, row
         )
+
+    def chunks_of(self, rows: Integers) -> list[StoredChunks]:
+        """Chunks of these rows, and the indexes of their shards, if they are remote."""
+        layout = self._store.chunk_layout
+        sizes: Any = layout.read_chunk.shape
+        shards: Any = layout.write_chunk.shape
+        address = address_of(json_of(self._store).get("kvstore"))
+        if not sizes or not all(sizes) or not is_remote(address):
+            return []
+        nbytes = math.prod(sizes) * self.dtype.itemsize
+        found = [
+            StoredChunks(
+                address,
+                _chunk_numbers(rows, self.shape, sizes),
+                nbytes,
+                CACHE_BYTES // max(1, nbytes),
+            )
+        ]
+        if shards and all(shards) and shards != sizes:
+            # offset and length of each chunk, and a checksum
+            index = 16 * math.prod(map(_chunks_along, shards, sizes)) + 4
+            numbers = _chunk_numbers(rows, self.shape, shards)
+            found.append(StoredChunks(f"{address} shards", numbers, index, inf))
+        return found
 
     def start(
         self, rows: Integers | tuple[Integers, ...], columns: Columns, out: Array
@@ -334,6 +360,21 @@ def _strict(spec: Any, missing: Missing, **defaults: Any) -> Any:
     if inner in spec:
         return {**spec, inner: _strict(spec[inner], missing, **defaults)}
     return spec
+
+
+def _chunks_along(extent: int, size: int) -> int:
+    """Number of chunks of a size along a dimension."""
+    return -(-extent // size)
+
+
+def _chunk_numbers(
+    rows: Integers, shape: Sequence[int], sizes: Sequence[int]
+) -> list[int]:
+    """Numbers of the chunks of these sizes that rows of an array are in."""
+    across = math.prod(map(_chunks_along, shape[1:], sizes[1:]))
+    first = np.unique(rows // sizes[0]) * across
+    numbers: list[int] = (first[:, None] + np.arange(across)).ravel().tolist()
+    return numbers
 
 
 def _chunk_starts(store: ts.TensorStore) -> range:

@@ -9,6 +9,7 @@ import tensorstore as ts
 from loadax.core.arguments import entries, path as checked_path
 from loadax.errors import SourceError, StorageError
 from loadax.files.kvstore import key_value_spec, new_context, wait
+from loadax.files.opened import PAGE, count_checks, count_requests
 from loadax.files.paths import local_path
 from loadax.redaction import redacted
 from loadax.sources.zarr.array import PAUSE
@@ -283,6 +284,9 @@ class Folder:
     def _listed(self) -> dict[str, Node | None]:
         try:
             listed = [key.decode() for key in wait(self._store.list(), self._reading)]
+            pages = 1 + len(listed) // PAGE
+            count_requests(pages)
+            count_checks(pages)
         except NotImplementedError as error:
             what = f"{self.text} can't be listed, and has no consolidated metadata"
             remedy = (
@@ -399,6 +403,8 @@ class Folder:
             return list(map(_content, answers))
 
         contents = metadata.recall(_OBJECT, urls, ask)
+        there = [url for url, content in zip(urls, contents, strict=True) if content]
+        count_checks(len(there))
         metadata.recall(
             _GENERATION,
             [*asked],
@@ -414,6 +420,7 @@ class Folder:
         generations: Mapping[str, bytes],
     ) -> bool:
         """Whether objects still have the generations of their known contents."""
+        count_requests(len(urls))
         under_way = [
             store.read(url.removeprefix(root), if_not_equal=generations.get(url))
             for url in urls
@@ -433,7 +440,10 @@ class Folder:
             # TensorStore 0.1.86 sometimes hangs on one of two concurrent reads of a zip file that does not exist.
             return [wait(store.read(key), self._reading) for key in keys]
         under_way = [store.read(key) for key in keys]
-        return [wait(answer, self._reading) for answer in under_way]
+        answers = [wait(answer, self._reading) for answer in under_way]
+        nbytes = sum(len(answer.value) for answer in answers if answer.value)
+        count_requests(len(keys), nbytes)
+        return answers
 
 
 def _content(answer: Any) -> bytes | None:

@@ -12,7 +12,16 @@ from loadax.core.arguments import choice
 from loadax.core.tree import flatten
 from loadax.errors import SourceError
 from loadax.files.kvstore import new_context, wait
-from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
+from loadax.files.remote_ranges import StoredChunks
+from loadax.protocols import (
+    ArraySpec,
+    Boxes,
+    Integers,
+    Location,
+    Outputs,
+    Tree,
+    Visits,
+)
 from loadax.sources.base import BaseSource, Traits, asked_for
 from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
 from loadax.sources.zarr.array import (
@@ -131,6 +140,15 @@ class TensorStoreSource(BaseSource):
             location._replace(part=f"{path} {location.part}".strip())
             for path, array in zip(self._structure.paths, self._arrays, strict=True)
             for location in array.locate(index)
+        ]
+
+    def chunks_of(self, visits: Visits) -> list[StoredChunks]:
+        rows = check_rows(visits.rows, self._length)
+        return [
+            chunks
+            for array in self._arrays
+            if isinstance(array, StoredArray)
+            for chunks in array.chunks_of(rows)
         ]
 
     def read(self, rows: Integers) -> Tree:

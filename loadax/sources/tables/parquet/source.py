@@ -114,7 +114,9 @@ class ParquetSource(BaseSource):
         )[0]
         kept = self._cache or self._recent
         assert kept is not None
-        return [self._groups.wanted_of(kept.lacks(groups))]
+        wanted = self._groups.wanted_of(kept.lacks(groups))
+        columns = max(1, len(self._groups.leaves.leaves))
+        return [wanted._replace(kept=columns * self.traits.kept_chunks)]
 
     @property
     def addresses(self) -> list[str]:
