@@ -304,7 +304,7 @@ class RemoteFiles:
 
 
 class _Place(NamedTuple):
-    """Where a URL is requested: that of the server, its store, the key in it, and the opening that asks, if one does."""
+    """Where a URL is requested: the server and its store, the key, and the opening that asks, if one does."""
 
     server: str
     store: Any
