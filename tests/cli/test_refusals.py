@@ -27,7 +27,6 @@ REFUSALS: dict[str, list[tuple[tuple[Any, ...], str]]] = {
         (("convert", "empty", "out"), "empty contains no zarr array or group of arrays; check the path"),
         (("convert", "foo://x", "out"), "unsupported URL scheme"),
         (("convert", "x.npy", "./x.npy"), "./x.npy overlaps "),
-        (("inspect", "s3://bucket/x.array_record"), "ArrayRecord's reader opens local files only; download the files"),
         (("index", "refusals_module:Opaque", *FILTER), "refusals_module:Opaque() returned <"),
         (("verify", "nowhere"), "nowhere contains no zarr array"),
     ],

@@ -136,7 +136,7 @@ SAMPLES = {
         kept=("index",),
         prefix=True,
     ),
-    "array_record": Sample("from_array_record", ".array_record", _array_record, int, remote=False),
+    "array_record": Sample("from_array_record", ".array_record", _array_record, int),
     "tokens": Sample(
         "from_tokens",
         ".bin",

@@ -9,6 +9,5 @@ FORMAT = Format(
     opener="loadax.sources.array_record.records:open_array_record",
     lacks="file with array_record in its name",
     requires={"array-record": "array_record.python.array_record_module"},
-    local_only="ArrayRecord's reader opens local files only; download the files, or mount their bucket as a folder",
     options=("dtype", "pad_to"),
 )

@@ -194,12 +194,17 @@ def open_record_files(paths: Sequence[str]) -> RecordFiles:
     """
     with thread_pool(min(len(paths), _OPENERS), "loadax-footers") as pool:
         files = list(pool.map(_look_into, paths))
+    check_records(files)
+    return RecordFiles(files)
+
+
+def check_records(files: Sequence[RecordFile]) -> None:
+    """Refuses files without a single record."""
     if not any(file.records for file in files):
         raise SourceError(
-            f"{some(paths, 1)} has no records; was its writer closed too early? "
-            "Write it again"
+            f"{some([file.path for file in files], 1)} has no records; was its writer "
+            "closed too early? Write it again"
         )
-    return RecordFiles(files)
 
 
 def _look_into(path: str) -> RecordFile:

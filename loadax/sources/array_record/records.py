@@ -22,7 +22,11 @@ from loadax.protocols import (
     Visits,
 )
 from loadax.sources.array_record.format import FORMAT
-from loadax.sources.array_record.record_files import RecordFiles, open_record_files
+from loadax.sources.array_record.record_files import (
+    RecordFiles,
+    check_records,
+    open_record_files,
+)
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import read_columns
 from loadax.sources.expand import expand
@@ -30,6 +34,8 @@ from loadax.sources.shards.records import objects
 
 if TYPE_CHECKING:
     from loadax.files.metadata import Metadata
+    from loadax.files.remote_ranges import Wanted
+    from loadax.sources.array_record.ranged import RangedRecords
 
 DATA = "data"
 LENGTH = "length"
@@ -43,15 +49,22 @@ class _Records(BaseSource):
     chunks: Integers | None = None
     addresses: Sequence[str] = ()
 
-    def __init__(self, files: RecordFiles):
+    def __init__(self, files: "RecordFiles | RangedRecords"):
         self._files = files
         self.addresses = [file.path for file in files.files]
+        if not isinstance(files, RecordFiles):  # they wait for the network
+            self.traits = self.traits._replace(concurrent_reads=4)
 
     def __len__(self) -> int:
         return len(self._files)
 
     def locate(self, row: int) -> list[Location]:
         return self._files.locate(row)
+
+    def wanted(self, visits: Visits) -> "list[Wanted]":
+        if isinstance(self._files, RecordFiles):
+            return []
+        return self._files.wanted(visits.rows)
 
 
 @final
@@ -66,7 +79,9 @@ class PaddedRecords(_Records):
 
     traits = Traits(owns_memory=True, reads_columns=True)
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any], pad: Any):
+    def __init__(
+        self, files: "RecordFiles | RangedRecords", dtype: np.dtype[Any], pad: Any
+    ):
         super().__init__(files)
         self._dtype = dtype
         self._left = pad.left
@@ -152,7 +167,9 @@ class RecordSource(_Records):
 
     traits = Traits(owns_memory=True, reads_examples=True)
 
-    def __init__(self, files: RecordFiles, dtype: np.dtype[Any] | None):
+    def __init__(
+        self, files: "RecordFiles | RangedRecords", dtype: np.dtype[Any] | None
+    ):
         super().__init__(files)
         self._dtype = dtype
         if dtype is None:
@@ -202,7 +219,10 @@ class RecordSource(_Records):
 
 
 def _entries(
-    records: list[bytes], dtype: np.dtype[Any], rows: Integers, files: RecordFiles
+    records: list[bytes],
+    dtype: np.dtype[Any],
+    rows: Integers,
+    files: "RecordFiles | RangedRecords",
 ) -> Integers:
     """Number of entries of each record, int64[n]."""
     sizes = np.fromiter(map(len, records), np.int64, len(records))
@@ -225,7 +245,7 @@ def open_array_record(
     Raises:
         ArgumentError: When an argument is invalid.
         SourceError: When a file is missing, has another format, or has no records; names it.
-        UnsupportedError: When a path is a URL, or `array_record` is not installed.
+        UnsupportedError: When `array_record` is not installed.
     """
     if dtype is None:
         entries = None
@@ -239,7 +259,13 @@ def open_array_record(
                 f"{path}: the file is empty (an ArrayRecord file without records is "
                 "not); write it again"
             )
-    return RecordSource(open_record_files(locations), entries)
+    if not files.far(locations):
+        return RecordSource(open_record_files(locations), entries)
+    from loadax.sources.array_record.ranged import RangedRecords
+
+    ranged = RangedRecords(locations, files)
+    check_records(ranged.files)
+    return RecordSource(ranged, entries)
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
