@@ -77,7 +77,7 @@ def write_array_record(folder: Path) -> None:
     for part in range(4):
         rows = range(part * ROWS // 4, (part + 1) * ROWS // 4)
         records = [row.to_bytes(2, "little") * 2500 for row in rows]
-        write_records(folder / f"{part}.array_record", records, "group_size:16,uncompressed")
+        write_records(folder / f"{part}.array_record", records, "group_size:1,uncompressed")
 
 
 class Kind(NamedTuple):
@@ -163,8 +163,9 @@ def test_an_epoch_is_what_a_server_counts(
     requests, nbytes = counted(s3_proxy)
     assert told.step_bytes.most == pytest.approx(told.epoch_bytes / told.steps)
     # Gaps that are joined depend on what was read meanwhile, and TensorStore joins chunks of a shard.
-    assert told.epoch_bytes == pytest.approx(nbytes, rel=0.25 if order == "shuffled" else 0.01)
-    assert told.epoch_requests == pytest.approx(requests, rel=0.5 if order == "shuffled" else 0.1, abs=2)
+    varies = order == "shuffled" or name == "zarr"
+    assert told.epoch_bytes == pytest.approx(nbytes, rel=0.25 if varies else 0.01)
+    assert told.epoch_requests == pytest.approx(requests, rel=0.5 if varies else 0.1, abs=2)
 
 
 def test_hosts_share_an_epoch(tmp_path: Path, s3_server: S3Server, bucket: str) -> None:
