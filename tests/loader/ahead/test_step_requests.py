@@ -237,6 +237,16 @@ def test_nothing_is_under_way_after_the_run(how: str, proxy: FaultProxy, monkeyp
     assert len(proxy.log) == before
 
 
+@pytest.mark.parametrize("kind", ["tokens", "parquet", "jsonl"])
+@pytest.mark.parametrize("fault", ["status", "reset", "truncate", "delay"])
+def test_batches_are_equal_where_requests_fail(kind: str, fault: Any, folder: Path, proxy: FaultProxy) -> None:
+    expected = list(Dataloader(KINDS[kind](str(folder)).shuffle(0), 16, num_epochs=1))
+    loader = Dataloader(KINDS[kind](proxy.url).shuffle(0), 16, num_epochs=1, prefetch_bytes=4 << 10)
+    proxy.add(spoilt := Fault(fault, every=4, seconds=0.2))
+    jax.tree.map(np.testing.assert_array_equal, list(loader), expected)
+    assert spoilt.hits
+
+
 @pytest.mark.parametrize("kind", ["tokens", "parquet"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_waits_for_storage_are_counted(kind: str, workers: int, server: RangeServer, folder: Path) -> None:
