@@ -14,7 +14,7 @@ from loadax.redaction import redact, redacted
 _PAUSES = (0.05, 0.4, 0.8, 1.6, 3.0)
 assert len(_PAUSES) == TRIES - 1
 # And after a refusal because there are too many requests: a minute in all.
-_LIMITED = (0.05, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
+_LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
 # Refusal that is logged: the first pauses are short, and may be of many requests.
 _TOLD = 5
 _SECOND_TRY = 0.2  # seconds, of a known file that is missing
@@ -43,8 +43,12 @@ class Attempts:
         self._limited = 0
         self._failed = 0
 
-    def pause(self, error: BaseException) -> float:
+    def pause(self, error: BaseException, is_paced: bool = False) -> float:
         """Seconds after which to send the request again, after an error that may pass.
+
+        Args:
+            error: The error.
+            is_paced: Whether the server is known to limit requests; if not, one that is refused may be so by chance.
 
         Raises:
             StorageError: When this attempt was the last one; the message ends with a remedy.
@@ -63,7 +67,7 @@ class Attempts:
         ):
             raise error
         elif is_limited(str(error)):
-            pauses = _LIMITED
+            pauses = _LIMITED if is_paced else (_PAUSES[0], *_LIMITED[1:])
             number = self._limited
             self._limited += 1
             if number == _TOLD:

@@ -7,18 +7,22 @@ from collections import deque
 from math import inf, sqrt
 from typing import final
 
-# Refused requests of the last second that are not taken for a limit: this many, or this share, which has other reasons,
-# and so many standard deviations of their number. Without these, one in six runs met a "limit" by chance in its first
-# 200 answers.
-_FEW = 5
+# Refused requests of the last second that are not taken for a limit: this share, which has other reasons, and so many
+# standard deviations of their number, or at least a few. Without the deviations, one in six runs met a "limit" by
+# chance in its first 200 answers.
 _SHARE = 0.01
 _DEVIATIONS = 4
+_FEW = 5
+# And where the server is known to have one: this share, or at least a few.
+_LIMITED_SHARE = 0.025
+_LIMITED_FEW = 3
 _MEMORY = 1.0  # seconds for which answers are remembered
 _BELOW = 0.95  # of the rate that was answered, with which to go on after refusals
 _STEP = 0.25  # seconds between two growths of the rate
 _NEAR = 8  # each growth goes this part of the way back to the rate that was refused
-# Growth beyond that rate in one step, which doubles with each, up to the greatest.
+# Growth beyond that rate in one step, which grows with each, up to the greatest.
 _BEYOND = 0.005
+_FASTER = 1.5
 _FARTHEST = 0.1
 _HOLD = 0.05  # seconds in which nothing is sent after refusals, which double while all is refused
 _LONGEST = 1.0
@@ -86,8 +90,12 @@ class Pace:
         """Learns from a request that was refused since there are too many, of so many in flight."""
         self._remember(now, is_refusal=True)
         total = len(self._answers)
-        by_chance = _SHARE * total + _DEVIATIONS * sqrt(_SHARE * total)
-        if sent <= self._lowered or self._refusals <= max(_FEW, by_chance):
+        if self.is_free:
+            by_chance = _SHARE * total + _DEVIATIONS * sqrt(_SHARE * total)
+            most = max(_FEW, by_chance)
+        else:
+            most = max(_LIMITED_FEW, _LIMITED_SHARE * total)
+        if sent <= self._lowered or self._refusals <= most:
             return
         answered = (total - self._refusals) / _MEMORY
         if self.rate < inf:
@@ -119,4 +127,4 @@ class Pace:
                 self.rate += way
             else:
                 self.rate *= 1 + self._beyond
-                self._beyond = min(2 * self._beyond, _FARTHEST)
+                self._beyond = min(_FASTER * self._beyond, _FARTHEST)

@@ -275,21 +275,22 @@ class Requests:
         text = str(error)
         with self._lock:
             now = perf_counter()
+            pace = self._paces[entry.request.server]
             if is_limited(text):
                 self.refused += 1
-                pace = self._paces[entry.request.server]
                 pace.refused(now, flight.sent, self._budget.in_flight)
             elif has_timed_out(text):
                 self._budget.timed_out(now, flight.sent)
             self._end(flight)
             if entry.copies or entry.done():
                 return
+            is_paced = not pace.is_free
         if entry.attempts is None:
             entry.attempts = Attempts(entry.request.item, entry.request.is_known)
         pause = 0.0
         failure: BaseException | None = None
         try:
-            pause = entry.attempts.pause(error)
+            pause = entry.attempts.pause(error, is_paced)
         except NoSuchFile:
             pass
         except BaseException as last:  # noqa: BLE001 - it is the waiting thread's

@@ -177,8 +177,19 @@ def test_request_is_sent_again_where_that_may_help(
     monkeypatch.setattr(attempts, "_SECOND_TRY", 0.2)
     tries = attempts.Attempts("s3://bucket/key", is_known)
     for pause in pauses:
-        assert 0.8 * pause <= tries.pause(fault) <= 1.2 * pause
+        assert 0.8 * pause <= tries.pause(fault, is_paced=True) <= 1.2 * pause
     with pytest.raises(ends):
-        tries.pause(fault)
+        tries.pause(fault, is_paced=True)
     # only the second pause for a limit is long enough to be told of
     assert len(caplog.messages) == (pauses == [10, 20])
+
+
+def test_first_refusal_of_a_server_without_limits_is_soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be by chance; of a server that limits requests, it is not."""
+    monkeypatch.setattr(attempts, "_LIMITED", (10, 20))
+    monkeypatch.setattr(attempts, "_PAUSES", (1, 2))
+    refusal = GenericError("status code: 503")
+    for is_paced, first in ((False, 1), (True, 10)):
+        tries = attempts.Attempts("s3://bucket/key", True)
+        for pause in (first, 20):
+            assert 0.8 * pause <= tries.pause(refusal, is_paced) <= 1.2 * pause
