@@ -8,8 +8,8 @@ from math import inf, sqrt
 from typing import final
 
 # Refused requests of the last second that are not taken for a limit: this share, which has other reasons, and so many
-# standard deviations of their number, or at least a few. Without the deviations, one in six runs met a "limit" by
-# chance in its first 200 answers.
+# standard deviations of their number, or at least a few. Without the deviations, one in ten runs met a "limit" by
+# chance in its first second.
 _SHARE = 0.01
 _DEVIATIONS = 4
 _FEW = 5
