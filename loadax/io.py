@@ -81,7 +81,8 @@ def from_array_record(paths: Any, *, dtype: Any = None, index: Any = None) -> Da
     Args:
         paths: File, folder (its files with `array_record` in their names), or glob pattern (both sorted by name), or a
             list of these, in its order; paths or URLs. Files at URLs are read by the byte ranges of their chunks, whose
-            hashes are not compared, and can't have been written with `transpose:true`.
+            hashes are not compared, so that damaged bytes may be read as other records without an error. They can't
+            have been written with `transpose:true`.
         dtype: Dtype of records that are flat arrays without a header.
         index: Local folder that keeps what opening asks of remote storage, written on the first open and compared on
             all others: what is known of a file of another size, time of change or ETag is asked again. None: nothing

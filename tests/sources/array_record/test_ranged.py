@@ -168,7 +168,7 @@ def test_compressed_files_need_pyarrow(
 
 
 def test_damaged_bytes_are_refused_or_read_as_they_are(tmp_path: Path) -> None:
-    """Nothing but `SourceError`, whatever the bytes are: no other exception, and no memory beyond what chunks tell."""
+    """No exception but `SourceError`, whatever the bytes are. Hashes are not compared, so many are not noticed."""
     path = write(tmp_path / "a.array_record", records(12), "group_size:3")
     whole = path.read_bytes()
     random = np.random.default_rng(0)
