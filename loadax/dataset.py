@@ -42,6 +42,7 @@ from loadax.protocols import (
     ArraySpec,
     Engine,
     FilterTransform,
+    Integers,
     MapTransform,
     Order,
     RandomMapTransform,
@@ -531,6 +532,10 @@ class Dataset:
         targets: int = 1,
         every: int = 1,
         seams: Literal["avoid", "cross"] = "avoid",
+        *,
+        within: Any = None,
+        pad: Literal["edge", "zeros"] | None = None,
+        short: Literal["error", "drop"] = "error",
     ) -> "Dataset":
         """Makes sliding windows of consecutive rows: an example is `length` rows, stacked along a new first dimension.
 
@@ -552,10 +557,20 @@ class Dataset:
                 crosses such a seam, since there may be a gap in time, and the first window of each part begins with
                 it. "cross": rows are taken as if the parts were one. Seams are not known behind `cache` and `windows`:
                 call this before them.
+            within: Groups of rows, such as episodes, that no window leaves: offsets or the name of a leaf, as `offsets`
+                returns or takes them. The first window of each group begins with it. None: the dataset is one group.
+            pad: For windows within groups, values of rows that a window lacks at the ends of its group: "edge", those
+                of the group's first or last row; or "zeros". Then each row, or each `stride`-th one of its group, has a
+                window: it is the window's first row, and the last one where there are targets. A leaf tells which rows
+                are the group's: "window_mask", bool[length], in examples that are dicts, and beside "data" otherwise;
+                with targets, "inputs_mask" and "targets_mask". None: windows lack no rows.
+            short: What happens with groups that have less rows than a window, without `pad`: "error", or "drop", to
+                have no window of them.
 
         Raises:
             ArgumentError: If a value can't be used, or windows follow a verb that leaves rows out or reorders them,
-                such as `filter` and `shuffle`. Before them, slices, `concat`, `zip`, `map` and `map_batch` are allowed.
+                such as `filter` and `shuffle`. Before them, slices, `concat`, `zip`, `map` and `map_batch` are allowed;
+                with `within`, also verbs that leave out whole groups.
             SourceError: If there are too few rows for one window.
 
         Examples:
@@ -566,6 +581,12 @@ class Dataset:
             {'inputs': {'t': array([4, 5, 6])}, 'targets': {'t': array([8])}}
             >>> hours.windows(3, every=2)[4]
             {'t': array([4, 6, 8])}
+            >>> frames = from_arrays({"episode": np.array([0, 0, 0, 1, 1]), "t": np.arange(5)})
+            >>> chunks = frames.windows(2, within="episode", pad="edge")
+            >>> chunks.read(range(5))["t"].tolist()
+            [[0, 1], [1, 2], [2, 2], [3, 4], [4, 4]]
+            >>> chunks[2]["window_mask"]
+            array([ True, False])
         """
         from loadax.composition.windows import WindowOptions, WindowSource
 
@@ -574,7 +595,7 @@ class Dataset:
             f"call windows({length}) before to_stream(), or make them in open_lane()",
         )
         check_fixed_rows(self.order, "windows()")
-        if self.order.runs is None:
+        if self.order.runs is None and within is None:
             raise ArgumentError(
                 f"windows() needs consecutive rows; {self._window_remedy(length)}"
             )
@@ -585,7 +606,7 @@ class Dataset:
             ahead = None
         else:
             ahead = integer("lead", lead)
-        least = 1 - (length - 1) * every
+        least = (1 - length) * every
         if ahead is not None and ahead < least:
             raise ArgumentError(
                 f"lead={ahead}: the first target would be before the window; pass "
@@ -603,11 +624,93 @@ class Dataset:
             "'avoid', or 'cross' for windows over the seams of concat()",
         )
         options = WindowOptions(
-            length, stride, ahead, integer("targets", targets, 1), every, seams
+            length, stride, ahead, integer("targets", targets, 1), every, seams, pad
         )
+        if within is not None:
+            from loadax.composition.group_windows import group_windows
+
+            choice("pad", pad, [None, "edge", "zeros"])
+            choice("short", short, ["error", "drop"])
+            offsets = self._group_offsets(within, "within", "windows")
+            return Dataset(
+                group_windows(self.reader, self.order, options, offsets, short)
+            )
+        if pad is not None or short != "error":
+            raise ArgumentError(
+                f"{f'pad={pad!r}' if pad else f'short={short!r}'} is for windows "
+                "within groups; pass within= as well, such as within=data.offsets()"
+            )
         return Dataset(
             WindowSource(self.reader, self.reader.spec, self.order, options)
         )
+
+    def offsets(
+        self,
+        by: str | None = None,
+        *,
+        index: str | os.PathLike[str] | None = None,
+        executor: Engine | None = None,
+        progress: bool | None = None,
+    ) -> Integers:
+        """Returns where groups of consecutive rows begin and end, such as episodes, files or patients.
+
+        Group g has the positions from `offsets[g]` to `offsets[g + 1]`. `windows(within=)`, `split(by=)`, `sample(by=)`
+        and `shuffle(by=)` take them; others come from lengths: `numpy.append(0, numpy.cumsum(lengths))`.
+
+        Args:
+            by: Name of the leaf of integers or text whose value all rows of a group have. It is read once, now, and
+                nothing is kept but the groups. None: the groups that rows come in: parts of `concat`, lists of
+                `flat_map(counts=)`, groups of `windows` or of `split(by=offsets)`.
+            index: As in `filter`.
+            executor: As in `filter`.
+            progress: As in `filter`.
+
+        Returns:
+            int64[groups + 1], from 0 to `len(self)`.
+
+        Raises:
+            ArgumentError: If there is no such leaf, rows of a group are not together, or the order changes every epoch.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import concat, from_arrays
+            >>> frames = from_arrays({"episode": np.array([7, 7, 7, 4, 4]), "t": np.arange(5)})
+            >>> frames.offsets("episode")
+            array([0, 3, 5])
+            >>> concat([frames, frames]).offsets()
+            array([ 0,  5, 10])
+        """
+        from loadax.row_index.build import scan_options
+        from loadax.row_index.offsets import check_fixed_order, source_offsets
+
+        self._check_random_access("offsets()")
+        check_fixed_order(self.order, "offsets()")
+        if by is None:
+            return source_offsets(self.order, self.reader)
+        leaf = text("by", by, "the name of a leaf, such as 'episode'")
+        options = scan_options(index, None, executor, progress)
+        return self._leaf_offsets(leaf, "by", options)
+
+    def _leaf_offsets(self, leaf: str, name: str, options: Any) -> Integers:
+        from loadax.row_index.groups import by_leaf
+        from loadax.row_index.offsets import leaf_offsets
+
+        by_leaf(self.reader.spec, leaf, name)  # or keep() would refuse it
+        seen = self._select_leaves("keep", (leaf,), name)
+        return leaf_offsets(self.order, seen.reader, leaf, name, options)
+
+    def _group_offsets(self, given: Any, name: str, verb: str) -> Integers:
+        """The offsets of an argument that takes them or the name of a leaf."""
+        from loadax.plan.groups.offsets import checked_offsets
+        from loadax.row_index.build import scan_options
+        from loadax.row_index.offsets import check_fixed_order, check_shared
+
+        check_fixed_order(self.order, f"{verb}({name}=)")
+        if not isinstance(given, str):
+            return checked_offsets(given, len(self), name)
+        check_shared(given, name)
+        options = scan_options(None, None, None, None)
+        return self._leaf_offsets(given, name, options)
 
     def pack(
         self,

@@ -160,6 +160,17 @@ class ConcatenatedSource(BaseSource):
             chunks.append(np.asarray(starts, np.int64) + begin)
         return np.concatenate(chunks)
 
+    @property
+    def groups(self) -> Integers:
+        """First rows of the groups of all parts, of which each is one itself where it has none."""
+        firsts = []
+        for part, begin in zip(self._parts, self._begins.tolist(), strict=True):
+            own = part.source.groups
+            if own is None:
+                own = np.arange(min(1, part.num_rows))
+            firsts.append(own + begin)
+        return np.concatenate(firsts)
+
     def visits_below(self, visits: Visits) -> list[Below]:
         return [
             Below(part.source, asked, Visits(inner, visits.epochs[asked]))

@@ -35,6 +35,11 @@ class FanOut(NamedTuple):
         below, indices = np.divmod(rows.rows, self.fan_out)
         return Visits(below, rows.epochs), indices, np.full_like(below, self.fan_out)
 
+    @property
+    def groups(self) -> Integers:
+        """First entry of each list."""
+        return np.arange(0, self.size, self.fan_out)
+
     def begins(self, starts: Integers | range) -> Integers | range | None:
         """First entries of the lists of chunks that begin at these rows; None: entries have another order than rows."""
         if isinstance(starts, range):
@@ -63,6 +68,12 @@ class Counts(NamedTuple):
         begins = np.where(positions > 0, self.ends[positions - 1], 0)
         below = self.order.visits(rows.epochs, positions)
         return below, rows.rows - begins, self.ends[positions] - begins
+
+    @property
+    def groups(self) -> Integers:
+        """First entry of each list that has some."""
+        firsts = np.unique(np.append(0, self.ends[:-1]))
+        return firsts[firsts < self.size]
 
     def begins(self, starts: Integers | range) -> Integers | None:
         if self.order.row_range != range(self.order.size):
@@ -125,6 +136,11 @@ class FlatMapSource(BaseSource):
         if starts is None:
             return None
         return self._lists.begins(starts)
+
+    @property
+    def groups(self) -> Integers:
+        """First rows of the lists."""
+        return self._lists.groups
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         return np.arange(len(rows), dtype=np.int64), self._lists.entries(

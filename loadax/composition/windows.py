@@ -1,11 +1,15 @@
 """WindowSource: sliding windows over the rows of a dataset."""
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import SourceError
@@ -36,6 +40,7 @@ class WindowOptions(NamedTuple):
         targets: Number of target rows.
         every: Positions from one row of a window to the next, and from one target to the next.
         seams: Whether windows may contain rows of several runs.
+        pad: Rows in place of those before or behind a window's group; see `Dataset.windows`. None: windows have none.
     """
 
     length: int
@@ -44,6 +49,7 @@ class WindowOptions(NamedTuple):
     targets: int = 1
     every: int = 1
     seams: Literal["avoid", "cross"] = "avoid"
+    pad: Literal["edge", "zeros"] | None = None
 
     @property
     def offsets(self) -> list[range]:
@@ -60,6 +66,13 @@ class WindowOptions(NamedTuple):
         return 1 + max(offsets[-1] for offsets in self.offsets)
 
     @property
+    def anchor(self) -> int:
+        """Positions from a padded window's begin to the row that it is made for."""
+        if self.lead is None:
+            return 0
+        return (self.length - 1) * self.every
+
+    @property
     def overlap(self) -> bool:
         """Whether a window may have rows of the next one."""
         return self.stride < self.span
@@ -70,7 +83,8 @@ class WindowOptions(NamedTuple):
             "" if self.lead is None else f", lead={self.lead}, targets={self.targets}"
         )
         shown += f", every={self.every}" if self.every > 1 else ""
-        return shown + (f", seams={self.seams!r}" if self.seams == "cross" else "")
+        shown += f", seams={self.seams!r}" if self.seams == "cross" else ""
+        return shown + (f", pad={self.pad!r}" if self.pad else "")
 
 
 @final
@@ -83,7 +97,10 @@ class WindowSource(BaseSource):
         reader: Reader of the rows.
         spec: Spec of one row.
         order: Order of the rows, with `runs`.
-        options: Rows of a window.
+        options: Rows of a window. With `pad`, each window in turn has a row of its group for its anchor, and positions
+            before or behind the group are those of its first or last row.
+        groups: First positions of groups, which take the place of the runs, int64[groups] from 0, ascending. None:
+            runs of the order.
 
     Raises:
         SourceError: When no run has enough rows for a window.
@@ -92,7 +109,12 @@ class WindowSource(BaseSource):
     spec: Tree = None
 
     def __init__(
-        self, reader: Reader, spec: Tree, order: Order, options: WindowOptions
+        self,
+        reader: Reader,
+        spec: Tree,
+        order: Order,
+        options: WindowOptions,
+        groups: Integers | None = None,
     ):
         self._reader = reader
         self._order = order
@@ -109,29 +131,18 @@ class WindowSource(BaseSource):
         self._row_spec = normalise_spec(spec)
         self._specs, structure = flatten_spec(self._row_spec)
         self._offsets = options.offsets
-        runs = order.runs
-        assert runs is not None, "Dataset.windows() refuses other orders"
-        if options.seams == "avoid":
-            begins = runs
-        else:
-            begins = runs[:1]
+        self._groups = groups
+        self._starts = self._group_starts()
         span = options.span
-        sizes = np.diff(begins, append=order.size)
-        counts = np.maximum((sizes - span) // options.stride + 1, 0)
+        sizes = np.diff(self._starts, append=order.size)
+        if options.pad is None:
+            counts = np.maximum((sizes - span) // options.stride + 1, 0)
+        else:
+            counts = -(-sizes // options.stride)
         self._ends = np.cumsum(counts)
-        # begin of window 0, if all were in this run
-        self._firsts = begins - (self._ends - counts) * options.stride
         self._length = int(counts.sum())
         if self._length == 0:
-            several = len(begins) > 1
-            remedy = "a smaller length" + ", or seams='cross'" * (
-                several and order.size >= span
-            )
-            raise SourceError(
-                f"a window needs {span} rows ({options}), but there are only "
-                f"{sizes.max(initial=0)}{' between two seams' * several}; pass "
-                f"{remedy}"
-            )
+            raise SourceError(self._too_short(int(sizes.max(initial=0))))
         built = [
             structure.build(
                 ArraySpec((len(offsets), *leaf.shape), leaf.dtype)
@@ -141,9 +152,53 @@ class WindowSource(BaseSource):
         ]
         self.spec = self._example(built)
 
+    def _group_starts(self) -> Integers:
+        """First positions of the runs or groups that no window leaves."""
+        if self._groups is not None:
+            return self._groups
+        runs = self._order.runs
+        assert runs is not None, "Dataset.windows() refuses other orders"
+        if self._options.seams == "avoid":
+            return runs
+        return runs[:1]
+
+    def _too_short(self, largest: int) -> str:
+        """The error of groups or runs that have `largest` rows or less, and no window."""
+        span = self._options.span
+        several = len(self._starts) > 1
+        if self._groups is not None:
+            place = " in a group"
+            remedy = "a smaller length, or pad='edge'"
+        elif several:
+            place = " between two seams"
+            remedy = "a smaller length" + ", or seams='cross'" * (
+                self._order.size >= span
+            )
+        else:
+            place = ""
+            remedy = "a smaller length"
+        return (
+            f"a window needs {span} rows ({self._options}), but there are only "
+            f"{largest}{place}; pass {remedy}"
+        )
+
+    @property
+    def rows_of_parts(self) -> list[int]:
+        """Number of rows of each part of an example: of the window, and of its targets, if it has any."""
+        return list(map(len, self._offsets))
+
+    @property
+    def groups(self) -> Integers:
+        """First window of each run or group."""
+        firsts = np.unique(np.append(0, self._ends[:-1]))
+        return firsts[firsts < self._length]
+
     def __repr__(self) -> str:
         maps = "".join(f".{transform.text()}" for transform in self._reader.maps)
-        return f"windows ({self._options}) of {self._reader.source!r}{maps}"
+        within = ""
+        if self._groups is not None:
+            within = f" within {count_text(len(self._groups), 'group')}"
+        return f"windows ({self._options}){within} of {self._reader.source!r}{maps}"
 
     @property
     def children(self) -> Sequence[Child]:
@@ -154,14 +209,18 @@ class WindowSource(BaseSource):
 
     def map_children(self, wrap: MapChild) -> "WindowSource":
         reader = self._reader.with_source(wrap(self.children[0]))
-        return WindowSource(reader, self._row_spec, self._order, self._options)
+        return WindowSource(
+            reader, self._row_spec, self._order, self._options, self._groups
+        )
 
     def describe(self) -> list[Any]:
-        _, stride, _, _, every, _ = self._options
+        stride = self._options.stride
+        every = self._options.every
         rows = self._order.row_range
         num_runs = len(self._ends)
         if (
             every == num_runs == 1
+            and self._options.pad is None
             and rows is not None
             and rows.step == 1
             and not self._reader.maps
@@ -169,6 +228,9 @@ class WindowSource(BaseSource):
             # as states have it that were saved before there were other windows
             return self._reader.describe()
         offsets = [[offsets.start, len(offsets)] for offsets in self._offsets]
+        within = list[Any]()
+        if self._groups is not None:
+            within = [[digest_values(self._groups), self._options.pad]]
         return [
             [
                 "windows",
@@ -178,6 +240,7 @@ class WindowSource(BaseSource):
                 num_runs,
                 self._order.describe(),
                 self._reader.describe(),
+                *within,
             ]
         ]
 
@@ -188,7 +251,8 @@ class WindowSource(BaseSource):
         if starts is None:
             return None
         rows = self._order.row_range
-        if isinstance(starts, range) and rows is not None and len(self._ends) == 1:
+        plain = self._options.pad is None and len(self._ends) == 1
+        if isinstance(starts, range) and rows is not None and plain:
             apart = rows.step * self._options.stride
             if starts.step % apart == 0 and rows.start % starts.step == 0:
                 if starts.step > apart:
@@ -200,7 +264,9 @@ class WindowSource(BaseSource):
         high = np.full_like(bounds, self._length)
         while (low < high).any():
             middle = (low + high) // 2
-            begins = self._begins(np.minimum(middle, self._length - 1))
+            begins = self._positions(
+                np.minimum(middle, self._length - 1), np.zeros(1, np.int64)
+            )[:, 0]
             before = self._order.visits(np.zeros_like(begins), begins).rows < bounds
             low = np.where(before & (low < high), middle + 1, low)
             high = np.where(before, high, middle)
@@ -212,7 +278,7 @@ class WindowSource(BaseSource):
 
     def visits_below(self, visits: Visits) -> list[Below]:
         offsets = np.concatenate(self._offsets)
-        positions = (self._begins(visits.rows)[:, None] + offsets).reshape(-1)
+        positions = self._positions(visits.rows, offsets).reshape(-1)
         asked = np.repeat(np.arange(len(visits.rows)), len(offsets))
         return [
             Below(
@@ -234,7 +300,7 @@ class WindowSource(BaseSource):
         )
 
     def read_visits(self, visits: Visits) -> Tree:
-        if self.traits.reads_columns and self._direct_rows(self._offsets) is not None:
+        if self.traits.reads_columns and self._reads_runs(self._offsets):
             return read_columns(self, visits.rows)
         shared, places = self._shared(visits.rows, visits.epochs, self._offsets)
         batch = map_leaves(np.asarray, self._reader.read_visits(shared))
@@ -287,61 +353,162 @@ class WindowSource(BaseSource):
             box[1:] if leaf in leaves and (box := boxes[first + leaf]) else None
             for leaf in range(count)
         ]
-        rows = self._direct_rows(all_offsets)
-        if rows is not None:
-            begins = rows.start + self._begins(windows) * rows.step
-            for part, offsets in group:
-                targets = [
-                    out[part * count + leaf] if leaf in leaves else None
-                    for leaf in range(count)
-                ]
-                self._reader.source.read_runs_into(
-                    begins + offsets.start * rows.step,
-                    len(offsets),
-                    offsets.step * rows.step,
-                    columns,
-                    targets,
-                )
+        read_shared = partial(self._read_shared, group, leaves, columns)
+        if not self._reads_runs(all_offsets):
+            read_shared(windows, out)
             return
+        begins, step, form_runs = self._row_begins(windows)
+        read_runs = partial(self._read_runs, group, leaves, columns, step)
+        if form_runs.all():
+            read_runs(begins, out)
+            return
+        # Few windows are padded: the others are read without an index of their rows.
+        for read, wanted, chosen in (
+            (read_runs, begins, form_runs),
+            (read_shared, windows, ~form_runs),
+        ):
+            places = np.flatnonzero(chosen)
+            values = [
+                None
+                if into is None
+                else np.empty((len(places), *into.shape[1:]), into.dtype)
+                for into in out
+            ]
+            read(wanted[places], values)
+            for part, _ in group:
+                for leaf in leaves:
+                    destination = out[part * count + leaf]
+                    assert destination is not None
+                    destination[places] = values[part * count + leaf]
+
+    def _read_runs(
+        self,
+        group: Sequence[tuple[int, range]],
+        leaves: Sequence[int],
+        columns: Boxes,
+        step: int,
+        begins: Integers,
+        out: Outputs,
+    ) -> None:
+        """Reads leaves of windows whose rows are `step` apart, from the rows `begins` on; see `_read_group`."""
+        count = len(self._specs)
+        for part, offsets in group:
+            targets = [
+                out[part * count + leaf] if leaf in leaves else None
+                for leaf in range(count)
+            ]
+            self._reader.source.read_runs_into(
+                begins + offsets.start * step,
+                len(offsets),
+                offsets.step * step,
+                columns,
+                targets,
+            )
+
+    def _read_shared(
+        self,
+        group: Sequence[tuple[int, range]],
+        leaves: Sequence[int],
+        columns: Boxes,
+        windows: Integers,
+        out: Outputs,
+    ) -> None:
+        """Reads leaves of windows, and each row once that several have; see `_read_group`."""
         shared, places = self._shared(
-            windows, np.zeros(len(windows), np.int64), all_offsets
+            windows,
+            np.zeros(len(windows), np.int64),
+            [offsets for _, offsets in group],
         )
         values = self._reader.mapped_columns(shared, columns)
         for (part, _), at in zip(group, places, strict=True):
             for leaf in leaves:
-                destination = out[part * count + leaf]
+                destination = out[part * len(self._specs) + leaf]
                 assert destination is not None
                 # other modes copy it twice
                 np.take(values[leaf], at, 0, destination, "wrap")
 
-    def _begins(self, windows: Integers) -> Integers:
-        """Positions at which windows begin."""
+    def _begins(self, windows: Integers) -> tuple[Integers, Integers]:
+        """Positions at which windows begin, before their group where they are padded, and the number of the group."""
         windows = check_rows(windows, self._length)
-        return (
-            self._firsts[np.searchsorted(self._ends, windows, side="right")]
-            + windows * self._options.stride
-        )
+        groups = np.searchsorted(self._ends, windows, side="right")
+        before = np.where(groups > 0, self._ends[groups - 1], 0)
+        begins = self._starts[groups] + (windows - before) * self._options.stride
+        if self._options.pad:
+            begins = begins - self._options.anchor
+        return begins, groups
 
-    def _direct_rows(self, all_offsets: Sequence[range]) -> range | None:
-        """Rows at all positions, if rows that are needed several times are best read as often; None otherwise.
+    def _bounds(self, groups: Integers) -> tuple[Integers, Integers]:
+        """First and last position of groups."""
+        after = np.minimum(groups + 1, len(self._starts) - 1)
+        ends = np.where(after > groups, self._starts[after], self._order.size)
+        return self._starts[groups], ends - 1
+
+    def _positions(self, windows: Integers, offsets: Integers) -> Integers:
+        """Positions of the rows of windows, int64[n, offsets]: of the nearest of the group where they are padded."""
+        begins, groups = self._begins(windows)
+        positions = begins[:, None] + offsets
+        if self._options.pad:
+            first, last = self._bounds(groups)
+            np.clip(positions, first[:, None], last[:, None], positions)
+        return positions
+
+    def inside(self, windows: Integers) -> list[NDArray[np.bool_]]:
+        """Whether rows of windows are in their group, and not padding: bool[n, rows] for each part of an example."""
+        begins, groups = self._begins(windows)
+        first, last = self._bounds(groups)
+        inside = []
+        for part in self._offsets:
+            positions = begins[:, None] + np.asarray(part)
+            inside.append(
+                (positions >= first[:, None]) & (positions <= last[:, None])
+            )
+        return inside
+
+    def _reads_runs(self, all_offsets: Sequence[range]) -> bool:
+        """Whether rows that are needed several times are best read as often.
 
         Rows are shared where user code makes them, and if a chunk would be decoded by two reads.
         """
         source = self._reader.source
-        if (
-            self._reader.maps
-            or source.traits.runs_python
-            or (len(all_offsets) > 1 and source.chunks is not None)
-        ):
-            return None
-        return self._order.row_range
+        traits = source.traits
+        if self._reader.maps or traits.runs_python or traits.random:
+            return False
+        if len(all_offsets) > 1 and source.chunks is not None:
+            return False
+        if self._order.row_range is not None:
+            return True
+        # across a seam, rows may be in any order
+        return self._options.seams == "avoid" and not self._order.varies
+
+    def _row_begins(
+        self, windows: Integers
+    ) -> tuple[Integers, int, NDArray[np.bool_]]:
+        """Row at each window's begin, the rows from one position to the next, and whether the window has such rows."""
+        begins, groups = self._begins(windows)
+        ends = begins + self._options.span - 1
+        form_runs = np.ones(len(windows), bool)
+        if self._options.pad:
+            first, last = self._bounds(groups)
+            for offsets in self._offsets:
+                form_runs &= begins + offsets[0] >= first
+                form_runs &= begins + offsets[-1] <= last
+        rows = self._order.row_range
+        if rows is not None:
+            return rows.start + begins * rows.step, rows.step, form_runs
+        first_rows = np.zeros_like(begins)
+        whole = np.flatnonzero(form_runs)
+        zeros = np.zeros_like(whole)
+        first_rows[whole] = self._order.visits(zeros, begins[whole]).rows
+        last_rows = self._order.visits(zeros, ends[whole]).rows
+        form_runs[whole] = last_rows - first_rows[whole] == self._options.span - 1
+        return first_rows, 1, form_runs
 
     def _shared(
         self, windows: Integers, epochs: Integers, all_offsets: Sequence[range]
     ) -> tuple[Visits, list[Integers]]:
         """Visits of the rows of windows, each once, and where to find the rows of each part: int64[n, offsets]."""
         offsets = np.concatenate(all_offsets)
-        positions = self._begins(windows)[:, None] + offsets
+        positions = self._positions(windows, offsets)
         rows, its_epochs = self._order.visits(
             np.repeat(epochs, len(offsets)), positions.reshape(-1)
         )

@@ -17,12 +17,13 @@ from loadax.row_index.scan import RowFunction, Run, results
 Words = NDArray[np.uint64]
 
 
-def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
+def by_leaf(spec: Tree, name: str, argument: str = "key") -> tuple[str, RowFunction]:
     """Returns a leaf's path, and a function that hashes its values.
 
     Args:
         spec: Spec of the examples.
         name: Path of a leaf as in messages (`['meta']['user']`), or its keys joined by dots.
+        argument: Name of the argument, for messages; where it is not "key", it takes no function.
 
     Raises:
         ArgumentError: When there is no such leaf, or it is neither an integer nor text; lists the leaves.
@@ -36,15 +37,15 @@ def by_leaf(spec: Tree, name: str) -> tuple[str, RowFunction]:
     ]
     if len(matches) != 1:
         raise ArgumentError(
-            f"key={name!r} is not the name of one leaf; pass one of {names}, or a "
-            "function of a row"
+            f"{argument}={name!r} is not the name of one leaf; pass one of {names}"
+            + ", or a function of a row" * (argument == "key")
         )
     index = matches[0]
     leaf = specs[index]
     if leaf.shape or not (leaf.dtype.kind in "iu" or leaf.dtype.hasobject):
         raise ArgumentError(
-            f"key={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or "
-            "text; pass a function"
+            f"{argument}={name!r} is {leaf.dtype}{list(leaf.shape)}, not an integer or "
+            f"text; pass {'a function' if argument == 'key' else 'offsets'}"
         )
 
     return structure.paths[index], partial(_words_of_leaf, index, name)
@@ -54,6 +55,11 @@ def words_of_function(function: Callable[..., Any], run: Run) -> Words:
     """Hashes the user function's result for each example."""
     name = name_of(function)
     return _words(results(run, function, f"split_by {name}"), name)
+
+
+def hashes(values: NDArray[Any]) -> Words:
+    """Hashes integers, as `word_of` does one of them."""
+    return np.asarray(seeds.derive(0, "group", values), np.uint64)
 
 
 def word_of(key: Any) -> int | None:
@@ -76,7 +82,7 @@ def word_of(key: Any) -> int | None:
 def _words_of_leaf(index: int, name: str, run: Run) -> Words:
     values = run.column(index)
     if isinstance(values, np.ndarray) and not values.dtype.hasobject:
-        return np.asarray(seeds.derive(0, "group", values), np.uint64)
+        return hashes(values)
     return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.spec import leaf_arrays
+from loadax.core.spec import flatten_spec, leaf_arrays
 from loadax.core.tree import flatten
 from loadax.core.user_object import RAISED, blame
 from loadax.kept.kept_pass import part_size
@@ -69,6 +69,12 @@ def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
     visits = Visits(rows, np.zeros_like(rows))
     if reader.traits.reads_examples:
         return Run(rows, None, reader.examples(visits), over)
+    if reader.maps and reader.maps_columns:
+        # the source reads no leaf that keep() has dropped
+        specs, structure = flatten_spec(reader.spec)
+        boxes = [tuple((0, extent) for extent in spec.shape) for spec in specs]
+        columns = reader.mapped_columns(visits, boxes)
+        return Run(rows, structure.build(columns), [], over)
     return Run(rows, reader.read_visits(visits), [], over)
 
 
@@ -155,13 +161,15 @@ class RowWork:
         return {"values": np.concatenate(values)}
 
 
-def row_runs(reader: Reader, met: NDArray[np.bool_]) -> RowRuns:
+def row_runs(
+    reader: Reader, met: NDArray[np.bool_], most_rows: int = _RUN_ROWS
+) -> RowRuns:
     """Plans runs of whole chunks with at least one selected row, and parts of them, from numbers alone."""
     total = len(met)
     group = 1
     begins = np.empty(0, np.int64)
     if met.any():  # else no row is read for its size
-        together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), _RUN_ROWS))
+        together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), most_rows))
         rows = part_size(total, together)
         size = min(together, rows)
         starts = chunk_starts(reader.source)

@@ -254,6 +254,11 @@ class BaseSource:
         """First rows of the chunks that are decoded whole, ascending from 0; None: rows are decoded one by one."""
         return None
 
+    @property
+    def groups(self) -> Integers | None:
+        """First rows of the groups that rows come in, such as files or episodes, ascending; None: in no groups."""
+        return None
+
     def keep_chunks(self, count: int) -> "BaseSource | None":  # noqa: ARG002
         """This source with memory for `count` decoded chunks; None: it keeps none itself."""
         return None
@@ -425,6 +430,10 @@ class WrapperSource(BaseSource, ABC):
     @property
     def chunks(self) -> Integers | range | None:
         return self._source.chunks
+
+    @property
+    def groups(self) -> Integers | None:
+        return self._source.groups
 
     def keep_chunks(self, count: int) -> BaseSource | None:
         kept = self._source.keep_chunks(count)

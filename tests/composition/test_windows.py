@@ -50,7 +50,7 @@ class TestWhatIsRead:
         high = data.draw(st.integers(30, ROWS))
         length, stride = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 11))
         every = data.draw(st.integers(1, 3))
-        lead = data.draw(st.none() | st.integers(1 - (length - 1) * every, 6) | st.just(10))
+        lead = data.draw(st.none() | st.integers((1 - length) * every, 6) | st.just(10))
         targets = 1 if lead is None else data.draw(st.integers(1, 2))
         source = from_source(counting(data.draw(st.booleans()))) if data.draw(st.booleans()) else from_arrays(TREE)
         dataset = source[low:high].windows(length, stride, lead, targets, every)
@@ -74,7 +74,7 @@ class TestWhatIsRead:
     @given(st.data())
     def test_columns_may_cut_the_window_too_and_only_those_rows_are_read(self, data: st.DataObject) -> None:
         length, stride, every = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-        lead = data.draw(st.none() | st.integers(1 - (length - 1) * every, 3))
+        lead = data.draw(st.none() | st.integers((1 - length) * every, 3))
         mapped = data.draw(st.booleans())
         source = counting()
         rows_before = from_source(source).map_batch(negative, elementwise=True) if mapped else from_source(source)
@@ -460,9 +460,9 @@ def test_streams_are_told_where_windows_can_be_made() -> None:
         (lambda ds: ds.windows(2.5), r"length=2\.5: pass an int"),
         (lambda ds: ds.windows(2, 0), "stride=0: pass 1 or more"),
         (lambda ds: ds.windows(2, lead="next"), "lead='next': pass an int"),
-        (lambda ds: ds.windows(3, lead=-2), "lead=-2: the first target would be before the window; pass -1 or more"),
+        (lambda ds: ds.windows(3, lead=-3), "lead=-3: the first target would be before the window; pass -2 or more"),
         (lambda ds: ds.windows(3, lead=1, targets=0), "targets=0: pass 1 or more"),
-        (lambda ds: ds.windows(3, lead=-8, every=4), "lead=-8: the first target would be before .*; pass -7 or more"),
+        (lambda ds: ds.windows(3, lead=-9, every=4), "lead=-9: the first target would be before .*; pass -8 or more"),
         (lambda ds: ds.windows(2, every=0), "every=0: pass 1 or more"),
         (lambda ds: ds.windows(2, seams="keep"), "seams='keep': pass 'avoid', or 'cross' for windows over the seams"),
     ],

@@ -265,7 +265,7 @@ class Choices:
     def windows(self, chain: Chain) -> Chain:
         length, stride = self.random.randint(1, 4), self.random.randint(1, 3)
         every = self.random.choice([1, 1, 2, 3])
-        lead = self.random.choice([None, None, 1 - (length - 1) * every, 0 if length > 1 else 1, 1, 2])
+        lead = self.random.choice([None, None, (1 - length) * every, 0, 1, 2])
         targets = 1 if lead is None else self.random.randint(1, 2)
         chosen = verbs.Windows(length, stride, lead, targets, every, self.random.choice(["avoid", "avoid", "cross"]))
         if chain.runs is None or not verbs.window_begins(chain, chosen):

@@ -1,0 +1,198 @@
+"""Offsets of the groups that a leaf names: one pass that keeps the first row of each group, and no value of a row."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadax.core.digest import digest_values
+from loadax.core.distributed import this_process
+from loadax.errors import ArgumentError
+from loadax.kept.index_folder import (
+    Entry,
+    IndexFolder,
+    check_array,
+    check_digest,
+)
+from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
+from loadax.kept.parts import Arrays
+from loadax.plan.groups.offsets import own_offsets
+from loadax.plan.order import check_fixed_rows
+from loadax.plan.subset import met_rows, rows_in_order
+from loadax.protocols import Integers, Order
+from loadax.reader import Reader
+from loadax.row_index.build import Options
+from loadax.row_index.groups import by_leaf, hashes
+from loadax.row_index.identity import (
+    data_identity,
+    question_identity,
+    refuse_shared,
+)
+from loadax.row_index.scan import RowFunction, Run, row_work, threads_for
+
+_CHUNK = 1 << 20  # rows per pass
+_VERB = "offsets"
+
+
+def check_shared(leaf: str, name: str) -> None:
+    """Checks that not each of several processes reads all rows, for an argument that names a leaf.
+
+    Raises:
+        ArgumentError: When they would.
+    """
+    processes = this_process().count
+    if processes > 1:
+        raise ArgumentError(
+            f"{name}={leaf!r} would read all rows in each of {processes} processes; "
+            f"pass {name}=data.offsets({leaf!r}, index=folder), with a folder that "
+            "they share, so that each reads a part",
+            argument=name,
+        )
+
+
+def source_offsets(order: Order, reader: Reader) -> Integers:
+    """The offsets of the groups that a dataset has by itself."""
+    return own_offsets(order, reader.source.groups)
+
+
+def check_fixed_order(order: Order, verb: str) -> None:
+    """Checks that groups of positions have the same rows in every epoch.
+
+    Raises:
+        ArgumentError: When they don't.
+    """
+    check_fixed_rows(order, verb)
+    if order.varies:
+        raise ArgumentError(
+            f"{verb} needs the same order of rows in every epoch; call it before "
+            f"{order.text()[-1]}"
+        )
+
+
+def leaf_offsets(
+    order: Order, reader: Reader, leaf: str, name: str, options: Options
+) -> Integers:
+    """The offsets of groups of consecutive rows with equal values of a leaf.
+
+    Args:
+        order: Order that does not vary.
+        reader: Reader of this leaf of the rows alone.
+        leaf: Name of the leaf, of integers or text.
+        name: Name of the argument, for messages.
+        options: Options of the pass over all rows.
+
+    Raises:
+        ArgumentError: When there is no such leaf, or rows of a group are not together.
+    """
+    path, words_of = by_leaf(reader.spec, leaf, name)
+    starts, words = _row_groups(order, reader, path, words_of, options)
+    if order.row_range != range(reader.num_rows):
+        starts, words = _in_order(order, starts, words)
+    _, firsts, numbers = np.unique(words, return_index=True, return_inverse=True)
+    again = np.flatnonzero(firsts[numbers] != np.arange(len(words)))
+    if len(again):
+        position = int(starts[again[0]])
+        first = int(starts[firsts[numbers[again[0]]]])
+        raise ArgumentError(
+            f"{name}={leaf!r}: rows {first} and {position} are of one group, and rows "
+            f"of others are between them ({len(again)} such places); sort the rows "
+            f"first: data.select(numpy.argsort(data.keep({leaf!r}).read(range("
+            f"len(data)))[{leaf!r}], kind='stable'))",
+            argument=name,
+        )
+    return np.append(starts, order.size)
+
+
+def _row_groups(
+    order: Order, reader: Reader, path: str, words_of: RowFunction, options: Options
+) -> tuple[Integers, NDArray[np.uint64]]:
+    """First rows of runs of equal values of a leaf, and a hash of each."""
+    met = met_rows(order, _VERB, reader.num_rows)
+    memory = reader.source.memory
+    if not reader.maps and memory is not None and met.all():
+        values = memory[reader.origins[0]]
+        if not values.dtype.hasobject:
+            starts = _starts(values)
+            return starts, hashes(values[starts])
+    if reader.traits.random:
+        raise ArgumentError(
+            "offsets() reads rows once; call it before random maps and maps "
+            "with_epoch=True"
+        )
+    folder = None
+    if options.index is not None:
+        folder = IndexFolder(options.index)
+    check_index(folder, _VERB, f"{len(met)} rows")
+    if folder is not None:
+        known, reason = question_identity([], ["leaf", path], reader)
+        if known is None:
+            assert reason is not None
+            refuse_shared(options.index, reason, options.executor)
+            folder = None
+    judge = partial(_groups_of_run, words_of)
+    entry = kept_pass(
+        folder,
+        _VERB,
+        lambda: {"leaf": path, **data_identity(reader, met)},
+        lambda entry: _check_entry(entry, met),
+        lambda: row_work(
+            reader, met, judge, np.uint64, f"{_VERB} {path}", most_rows=_CHUNK
+        ),
+        _merged,
+        PassOptions(
+            threads_for(reader, options.workers), options.executor, options.progress
+        ),
+    )
+    return entry.arrays["starts"], entry.arrays["words"]
+
+
+def _starts(values: NDArray[Any]) -> Integers:
+    """Indices at which a value begins that the entry before has not, from 0."""
+    starts = [np.arange(min(1, len(values)))]
+    for begin in range(1, len(values), _CHUNK):
+        chunk = values[begin - 1 : begin + _CHUNK]
+        starts.append(begin + np.flatnonzero(chunk[1:] != chunk[:-1]))
+    return np.concatenate(starts)
+
+
+def _groups_of_run(words_of: RowFunction, run: Run) -> NDArray[np.uint64]:
+    """Rows of a run at which a group begins, each followed by the hash of its value."""
+    values = run.column(0)
+    if isinstance(values, np.ndarray) and not values.dtype.hasobject:
+        starts = _starts(values)
+        words = hashes(values[starts])
+    else:
+        words = words_of(run)
+        starts = _starts(words)
+        words = words[starts]
+    return np.stack([run.rows[starts].astype(np.uint64), words], axis=1).reshape(-1)
+
+
+def _merged(parts: Iterator[Arrays]) -> Entry:
+    pairs = np.concatenate(
+        [np.empty(0, np.uint64), *(part["values"] for part in parts)]
+    ).reshape(-1, 2)
+    begin = _starts(pairs[:, 1])
+    starts = pairs[begin, 0].astype(np.int64)
+    words = np.ascontiguousarray(pairs[begin, 1])
+    return Entry({"starts": starts, "words": words}, {"digest": digest_values(words)})
+
+
+def _check_entry(entry: Entry, met: NDArray[np.bool_]) -> None:
+    words = check_digest(entry, "words", np.uint64, None)
+    starts = check_array(entry, "starts", np.int64, len(words), 0, len(met) - 1)
+    if (np.diff(starts) <= 0).any() or not met[starts].all():
+        raise ValueError("its groups don't ascend, or are not rows of this dataset")
+
+
+def _in_order(
+    order: Order, starts: Integers, words: NDArray[np.uint64]
+) -> tuple[Integers, NDArray[np.uint64]]:
+    """Positions at which groups begin, and their hashes, of first rows of groups of rows."""
+    if not len(starts):
+        return starts, words
+    groups = np.searchsorted(starts, rows_in_order(order, _VERB), side="right") - 1
+    begin = _starts(words[groups])
+    return begin, words[groups[begin]]
