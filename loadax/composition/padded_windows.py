@@ -5,6 +5,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from loadax.composition.window_places import Places
 from loadax.composition.windows import WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
@@ -55,7 +56,9 @@ class PaddedWindowSource(WrapperSource):
                 f"pad='zeros': leaf {objects[0]} has objects, such as texts, which "
                 "have no zero; pass pad='edge', or drop() the leaf before windows()"
             )
-        masks = [ArraySpec((rows,), np.dtype(bool)) for rows in windows.rows_of_parts]
+        masks = [
+            ArraySpec((len(offsets),), np.dtype(bool)) for offsets in windows.offsets
+        ]
         self.spec = self._example([*self._specs, *masks])
         # the number of the window's leaf, or behind them that of the mask, for each leaf
         self._numbers, self._full_structure = flatten(
@@ -75,17 +78,18 @@ class PaddedWindowSource(WrapperSource):
 
     def read_visits(self, visits: Visits) -> Tree:
         leaves = flatten(self._windows.read_visits(visits))[0]
-        masks = self._windows.inside(visits.rows)
+        places = self._windows.places(visits.rows)
+        masks = [places.inside(offsets) for offsets in self._windows.offsets]
         if self._pad == "zeros":
-            for number, leaf in enumerate(leaves):
-                leaf[~self._mask_of(number, masks)] = 0
+            self._clear(leaves, places, masks, [slice(None)] * len(leaves))
         return self._example([*leaves, *masks])
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         return BaseSource.read_examples(self, visits)
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
-        masks = self._windows.inside(rows)
+        places = self._windows.places(rows)
+        masks = [places.inside(offsets) for offsets in self._windows.offsets]
         count = len(self._specs)
         inner_boxes: list[Any] = [None] * count
         inner_out: list[Any] = [None] * count
@@ -98,16 +102,41 @@ class PaddedWindowSource(WrapperSource):
             else:
                 destination[...] = masks[number - count][:, slice(*box[0])]
         if any(box is not None for box in inner_boxes):
-            self._windows.read_into(rows, inner_boxes, inner_out)
+            if self.traits.reads_columns:
+                self._windows.read_placed(places, inner_boxes, inner_out)
+            else:
+                self._windows.read_into(rows, inner_boxes, inner_out)
         if self._pad == "zeros":
-            for number, destination in enumerate(inner_out):
-                if destination is not None:
-                    asked = slice(*inner_boxes[number][0])
-                    destination[~self._mask_of(number, masks)[:, asked]] = 0
+            asked = [slice(*box[0]) if box else slice(None) for box in inner_boxes]
+            self._clear(inner_out, places, masks, asked)
 
-    def _mask_of(self, number: int, masks: Sequence[Array]) -> Array:
-        """The mask of the part of an example that has a leaf: leaves of targets come after those of inputs."""
-        return masks[number * len(masks) // len(self._specs)]
+    def _clear(
+        self,
+        leaves: Outputs,
+        places: Places,
+        masks: Sequence[Array],
+        asked: Sequence[slice],
+    ) -> None:
+        """Puts zeros in place of the rows of windows that are padding, which few windows have.
+
+        Args:
+            leaves: Rows of the windows for each leaf.
+            places: Places of the windows.
+            masks: Mask of the rows of each part of an example.
+            asked: Rows of a window that each leaf has.
+        """
+        padded = [
+            np.flatnonzero(~places.all_inside(offsets))
+            for offsets in self._windows.offsets
+        ]
+        for number, (leaf, rows) in enumerate(zip(leaves, asked, strict=True)):
+            # leaves of targets come after those of inputs
+            part = number * len(masks) // len(leaves)
+            windows = padded[part]
+            if leaf is not None and len(windows):
+                values = leaf[windows]
+                values[~masks[part][windows, rows]] = 0
+                leaf[windows] = values
 
     def _example(self, leaves: Sequence[Any]) -> Tree:
         """An example of the leaves of a window and then its masks."""

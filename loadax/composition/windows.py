@@ -1,6 +1,6 @@
 """WindowSource: sliding windows over the rows of a dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, final
@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.composition.window_places import Places, WindowPlaces
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec, normalise_spec
@@ -26,7 +27,7 @@ from loadax.protocols import (
 )
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Below, Child, MapChild
-from loadax.sources.checks import check_rows, read_columns
+from loadax.sources.checks import read_columns
 
 
 class WindowOptions(NamedTuple):
@@ -132,17 +133,16 @@ class WindowSource(BaseSource):
         self._specs, structure = flatten_spec(self._row_spec)
         self._offsets = options.offsets
         self._groups = groups
-        self._starts = self._group_starts()
-        span = options.span
-        sizes = np.diff(self._starts, append=order.size)
-        if options.pad is None:
-            counts = np.maximum((sizes - span) // options.stride + 1, 0)
-        else:
-            counts = -(-sizes // options.stride)
-        self._ends = np.cumsum(counts)
-        self._length = int(counts.sum())
+        self.places = WindowPlaces(
+            self._group_starts(),
+            order.size,
+            options.stride,
+            options.span if options.pad is None else None,
+            options.anchor,
+        )
+        self._length = len(self.places)
         if self._length == 0:
-            raise SourceError(self._too_short(int(sizes.max(initial=0))))
+            raise SourceError(self._too_short(self.places.largest))
         built = [
             structure.build(
                 ArraySpec((len(offsets), *leaf.shape), leaf.dtype)
@@ -165,7 +165,7 @@ class WindowSource(BaseSource):
     def _too_short(self, largest: int) -> str:
         """The error of groups or runs that have `largest` rows or less, and no window."""
         span = self._options.span
-        several = len(self._starts) > 1
+        several = self.places.num_groups > 1
         if self._groups is not None:
             place = " in a group"
             remedy = "a smaller length, or pad='edge'"
@@ -183,15 +183,14 @@ class WindowSource(BaseSource):
         )
 
     @property
-    def rows_of_parts(self) -> list[int]:
-        """Number of rows of each part of an example: of the window, and of its targets, if it has any."""
-        return list(map(len, self._offsets))
+    def offsets(self) -> list[range]:
+        """Positions of the rows of each part of an example, relative to the window's begin; see `WindowOptions`."""
+        return self._offsets
 
     @property
     def groups(self) -> Integers:
         """First window of each run or group."""
-        firsts = np.unique(np.append(0, self._ends[:-1]))
-        return firsts[firsts < self._length]
+        return self.places.first_windows
 
     def __repr__(self) -> str:
         maps = "".join(f".{transform.text()}" for transform in self._reader.maps)
@@ -217,7 +216,7 @@ class WindowSource(BaseSource):
         stride = self._options.stride
         every = self._options.every
         rows = self._order.row_range
-        num_runs = len(self._ends)
+        num_runs = self.places.num_groups
         if (
             every == num_runs == 1
             and self._options.pad is None
@@ -251,7 +250,7 @@ class WindowSource(BaseSource):
         if starts is None:
             return None
         rows = self._order.row_range
-        plain = self._options.pad is None and len(self._ends) == 1
+        plain = self._options.pad is None and self.places.num_groups == 1
         if isinstance(starts, range) and rows is not None and plain:
             apart = rows.step * self._options.stride
             if starts.step % apart == 0 and rows.start % starts.step == 0:
@@ -264,9 +263,8 @@ class WindowSource(BaseSource):
         high = np.full_like(bounds, self._length)
         while (low < high).any():
             middle = (low + high) // 2
-            begins = self._positions(
-                np.minimum(middle, self._length - 1), np.zeros(1, np.int64)
-            )[:, 0]
+            places = self.places(np.minimum(middle, self._length - 1))
+            begins = places.positions(np.zeros(1, np.int64))[:, 0]
             before = self._order.visits(np.zeros_like(begins), begins).rows < bounds
             low = np.where(before & (low < high), middle + 1, low)
             high = np.where(before, high, middle)
@@ -278,7 +276,7 @@ class WindowSource(BaseSource):
 
     def visits_below(self, visits: Visits) -> list[Below]:
         offsets = np.concatenate(self._offsets)
-        positions = self._positions(visits.rows, offsets).reshape(-1)
+        positions = self.places(visits.rows).positions(offsets).reshape(-1)
         asked = np.repeat(np.arange(len(visits.rows)), len(offsets))
         return [
             Below(
@@ -291,7 +289,7 @@ class WindowSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """Files of the rows of a window, as far as they are known."""
         visits, _ = self._shared(
-            np.array([row]), np.zeros(1, np.int64), self._offsets
+            self.places(np.array([row])), np.zeros(1, np.int64), self._offsets
         )
         return joined(
             location
@@ -302,14 +300,20 @@ class WindowSource(BaseSource):
     def read_visits(self, visits: Visits) -> Tree:
         if self.traits.reads_columns and self._reads_runs(self._offsets):
             return read_columns(self, visits.rows)
-        shared, places = self._shared(visits.rows, visits.epochs, self._offsets)
+        shared, found = self._shared(
+            self.places(visits.rows), visits.epochs, self._offsets
+        )
         batch = map_leaves(np.asarray, self._reader.read_visits(shared))
-        return self._example([map_leaves(itemgetter(at), batch) for at in places])
+        return self._example([map_leaves(itemgetter(at), batch) for at in found])
 
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
-        if not self.traits.reads_columns:
+        if self.traits.reads_columns:
+            self.read_placed(self.places(rows), boxes, out)
+        else:
             super().read_into(rows, boxes, out)
-            return
+
+    def read_placed(self, places: Places, boxes: Boxes, out: Outputs) -> None:
+        """Reads columns of the windows at some places, if the source reads columns; see `read_into`."""
         # Leaves that need the same rows of the window, usually all of them, are read together.
         groups: dict[tuple[tuple[int, range], ...], list[int]] = {}
         count = len(self._specs)
@@ -327,11 +331,11 @@ class WindowSource(BaseSource):
                 )
                 groups.setdefault(key, []).append(leaf)
         for key, leaves in groups.items():
-            self._read_group(rows, key, leaves, boxes, out)
+            self._read_group(places, key, leaves, boxes, out)
 
     def _read_group(
         self,
-        windows: Integers,
+        places: Places,
         group: Sequence[tuple[int, range]],
         leaves: Sequence[int],
         boxes: Boxes,
@@ -340,7 +344,7 @@ class WindowSource(BaseSource):
         """Reads leaves of windows that need the same rows.
 
         Args:
-            windows: The windows, int64[n].
+            places: Places of the windows.
             group: Parts of an example, each with the offsets of its rows that are needed.
             leaves: Leaves of a row, with the same columns in all of these parts.
             boxes: Column boxes of all leaves of an example.
@@ -353,116 +357,87 @@ class WindowSource(BaseSource):
             box[1:] if leaf in leaves and (box := boxes[first + leaf]) else None
             for leaf in range(count)
         ]
-        read_shared = partial(self._read_shared, group, leaves, columns)
+        wanted = {part * count + leaf for part, _ in group for leaf in leaves}
+        own = [into if leaf in wanted else None for leaf, into in enumerate(out)]
+        read_shared = partial(self._read_shared, group, columns)
         if not self._reads_runs(all_offsets):
-            read_shared(windows, out)
+            read_shared(places, own)
             return
-        begins, step, form_runs = self._row_begins(windows)
-        read_runs = partial(self._read_runs, group, leaves, columns, step)
+        begins, step, form_runs = self._row_begins(places)
+        read_runs = partial(self._read_runs, group, columns, step)
         if form_runs.all():
-            read_runs(begins, out)
+            read_runs(begins, own)
             return
-        # Few windows are padded: the others are read without an index of their rows.
-        for read, wanted, chosen in (
-            (read_runs, begins, form_runs),
-            (read_shared, windows, ~form_runs),
-        ):
-            places = np.flatnonzero(chosen)
-            values = [
-                None
-                if into is None
-                else np.empty((len(places), *into.shape[1:]), into.dtype)
-                for into in out
-            ]
-            read(wanted[places], values)
-            for part, _ in group:
-                for leaf in leaves:
-                    destination = out[part * count + leaf]
-                    assert destination is not None
-                    destination[places] = values[part * count + leaf]
+        last = len(self._reader.source) - step * (self._options.span - 1)
+        if self._reader.source.memory is not None and step > 0 and last > 0:
+            # Any rows, which are overwritten: memory costs less to read than to copy.
+            read_runs(np.clip(begins, 0, last - 1), own)
+        else:
+            whole = np.flatnonzero(form_runs)
+            _read_some(partial(read_runs, begins[whole]), whole, own)
+        others = np.flatnonzero(~form_runs)
+        read_rows = partial(self._read_rows, group, columns, places.some(others))
+        _read_some(read_rows, others, own)
 
     def _read_runs(
         self,
         group: Sequence[tuple[int, range]],
-        leaves: Sequence[int],
         columns: Boxes,
         step: int,
         begins: Integers,
         out: Outputs,
     ) -> None:
-        """Reads leaves of windows whose rows are `step` apart, from the rows `begins` on; see `_read_group`."""
+        """Reads windows whose rows are `step` apart, from the rows `begins` on; see `_read_group`."""
         count = len(self._specs)
         for part, offsets in group:
-            targets = [
-                out[part * count + leaf] if leaf in leaves else None
-                for leaf in range(count)
-            ]
             self._reader.source.read_runs_into(
                 begins + offsets.start * step,
                 len(offsets),
                 offsets.step * step,
                 columns,
-                targets,
+                out[part * count : (part + 1) * count],
             )
+
+    def _read_rows(
+        self,
+        group: Sequence[tuple[int, range]],
+        columns: Boxes,
+        places: Places,
+        out: Outputs,
+    ) -> None:
+        """Reads windows row by row into contiguous arrays, each row as often as windows have it; see `_read_group`."""
+        count = len(self._specs)
+        for part, offsets in group:
+            positions = places.positions(np.asarray(offsets)).reshape(-1)
+            rows = self._order.visits(np.zeros_like(positions), positions).rows
+            flat = [
+                None if into is None else into.reshape(-1, *into.shape[2:])
+                for into in out[part * count : (part + 1) * count]
+            ]
+            self._reader.source.read_into(rows, columns, flat)
 
     def _read_shared(
         self,
         group: Sequence[tuple[int, range]],
-        leaves: Sequence[int],
         columns: Boxes,
-        windows: Integers,
+        places: Places,
         out: Outputs,
     ) -> None:
-        """Reads leaves of windows, and each row once that several have; see `_read_group`."""
-        shared, places = self._shared(
-            windows,
-            np.zeros(len(windows), np.int64),
+        """Reads windows, and each row once that several have; see `_read_group`."""
+        count = len(self._specs)
+        shared, found = self._shared(
+            places,
+            np.zeros(len(places.begins), np.int64),
             [offsets for _, offsets in group],
         )
         values = self._reader.mapped_columns(shared, columns)
-        for (part, _), at in zip(group, places, strict=True):
-            for leaf in leaves:
-                destination = out[part * len(self._specs) + leaf]
-                assert destination is not None
-                # other modes copy it twice
-                np.take(values[leaf], at, 0, destination, "wrap")
-
-    def _begins(self, windows: Integers) -> tuple[Integers, Integers]:
-        """Positions at which windows begin, before their group where they are padded, and the number of the group."""
-        windows = check_rows(windows, self._length)
-        groups = np.searchsorted(self._ends, windows, side="right")
-        before = np.where(groups > 0, self._ends[groups - 1], 0)
-        begins = self._starts[groups] + (windows - before) * self._options.stride
-        if self._options.pad:
-            begins = begins - self._options.anchor
-        return begins, groups
-
-    def _bounds(self, groups: Integers) -> tuple[Integers, Integers]:
-        """First and last position of groups."""
-        after = np.minimum(groups + 1, len(self._starts) - 1)
-        ends = np.where(after > groups, self._starts[after], self._order.size)
-        return self._starts[groups], ends - 1
-
-    def _positions(self, windows: Integers, offsets: Integers) -> Integers:
-        """Positions of the rows of windows, int64[n, offsets]: of the nearest of the group where they are padded."""
-        begins, groups = self._begins(windows)
-        positions = begins[:, None] + offsets
-        if self._options.pad:
-            first, last = self._bounds(groups)
-            np.clip(positions, first[:, None], last[:, None], positions)
-        return positions
-
-    def inside(self, windows: Integers) -> list[NDArray[np.bool_]]:
-        """Whether rows of windows are in their group, and not padding: bool[n, rows] for each part of an example."""
-        begins, groups = self._begins(windows)
-        first, last = self._bounds(groups)
-        inside = []
-        for part in self._offsets:
-            positions = begins[:, None] + np.asarray(part)
-            inside.append(
-                (positions >= first[:, None]) & (positions <= last[:, None])
-            )
-        return inside
+        for (part, _), at in zip(group, found, strict=True):
+            for leaf, destination in enumerate(
+                out[part * count : (part + 1) * count]
+            ):
+                if destination is not None:
+                    # other modes copy it twice
+                    np.take(values[leaf], at, 0, destination, "wrap")
 
     def _reads_runs(self, all_offsets: Sequence[range]) -> bool:
         """Whether rows that are needed several times are best read as often.
@@ -480,18 +455,12 @@ class WindowSource(BaseSource):
         # across a seam, rows may be in any order
         return self._options.seams == "avoid" and not self._order.varies
 
-    def _row_begins(
-        self, windows: Integers
-    ) -> tuple[Integers, int, NDArray[np.bool_]]:
+    def _row_begins(self, places: Places) -> tuple[Integers, int, NDArray[np.bool_]]:
         """Row at each window's begin, the rows from one position to the next, and whether the window has such rows."""
-        begins, groups = self._begins(windows)
-        ends = begins + self._options.span - 1
-        form_runs = np.ones(len(windows), bool)
-        if self._options.pad:
-            first, last = self._bounds(groups)
-            for offsets in self._offsets:
-                form_runs &= begins + offsets[0] >= first
-                form_runs &= begins + offsets[-1] <= last
+        begins = places.begins
+        form_runs = places.all_inside(self._offsets[0])
+        if len(self._offsets) > 1:
+            form_runs &= places.all_inside(self._offsets[1])
         rows = self._order.row_range
         if rows is not None:
             return rows.start + begins * rows.step, rows.step, form_runs
@@ -499,16 +468,17 @@ class WindowSource(BaseSource):
         whole = np.flatnonzero(form_runs)
         zeros = np.zeros_like(whole)
         first_rows[whole] = self._order.visits(zeros, begins[whole]).rows
-        last_rows = self._order.visits(zeros, ends[whole]).rows
-        form_runs[whole] = last_rows - first_rows[whole] == self._options.span - 1
+        further = self._options.span - 1
+        last_rows = self._order.visits(zeros, begins[whole] + further).rows
+        form_runs[whole] = last_rows - first_rows[whole] == further
         return first_rows, 1, form_runs
 
     def _shared(
-        self, windows: Integers, epochs: Integers, all_offsets: Sequence[range]
+        self, places: Places, epochs: Integers, all_offsets: Sequence[range]
     ) -> tuple[Visits, list[Integers]]:
         """Visits of the rows of windows, each once, and where to find the rows of each part: int64[n, offsets]."""
         offsets = np.concatenate(all_offsets)
-        positions = self._positions(windows, offsets)
+        positions = places.positions(offsets)
         rows, its_epochs = self._order.visits(
             np.repeat(epochs, len(offsets)), positions.reshape(-1)
         )
@@ -526,3 +496,19 @@ class WindowSource(BaseSource):
         if len(parts) == 1:
             return parts[0]
         return {"inputs": parts[0], "targets": parts[1]}
+
+
+def _read_some(
+    read: Callable[[Outputs], None], windows: Integers, out: Outputs
+) -> None:
+    """Reads some windows of a batch, and puts them into their places in it."""
+    values = [
+        None
+        if into is None
+        else np.empty((len(windows), *into.shape[1:]), into.dtype)
+        for into in out
+    ]
+    read(values)
+    for into, read_values in zip(out, values, strict=True):
+        if into is not None and read_values is not None:
+            into[windows] = read_values

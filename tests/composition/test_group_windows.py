@@ -97,7 +97,7 @@ KINDS = {
 @settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_windows_within_groups_are_what_a_loop_over_each_group_gives(data: st.DataObject) -> None:
-    pad = data.draw(st.sampled_from([None, "edge", "zeros"]))
+    pad: Any = data.draw(st.sampled_from([None, "edge", "zeros"]))
     length, stride, every = (data.draw(st.integers(1, most)) for most in (4, 5, 3))
     lead = data.draw(st.none() | st.integers((1 - length) * every, 4))
     targets = 1 if lead is None else data.draw(st.integers(1, 3))
@@ -131,7 +131,7 @@ def test_seams_of_concat_and_groups_are_both_kept(pad: Any) -> None:
 
 
 @pytest.mark.parametrize("pad", ["edge", "zeros"])
-def test_columns_of_padded_windows_may_be_cut(pad: str) -> None:
+def test_columns_of_padded_windows_may_be_cut(pad: Any) -> None:
     windows = from_arrays(TREE).windows(4, lead=0, targets=3, within=OFFSETS, pad=pad)
     whole = windows.read(range(ROWS))
     rows = np.array([0, 2, 17, 3])
@@ -202,10 +202,8 @@ def test_worker_processes_read_padded_windows() -> None:
 
 def test_a_state_belongs_to_its_groups() -> None:
     data = from_arrays(TREE)
-    described = [
-        data.windows(2, within=within, pad=pad, short="drop").order_facts
-        for within, pad in [(OFFSETS, None), (OFFSETS, "edge"), (OFFSETS, "zeros"), ([0, 4, ROWS], None)]
-    ]
+    chosen: list[Any] = [(OFFSETS, None), (OFFSETS, "edge"), (OFFSETS, "zeros"), ([0, 4, ROWS], None)]
+    described = [data.windows(2, within=within, pad=pad, short="drop").order_facts for within, pad in chosen]
     assert len({json.dumps(facts) for facts in described}) == len(described)
     # one group is no group
     assert data.windows(2, within=[0, ROWS]).order_facts == data.windows(2).order_facts
