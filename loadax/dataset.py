@@ -274,6 +274,7 @@ class Dataset:
         *,
         pinned: bool = False,
         buffer_size: int | None = None,
+        by: Any = None,
     ) -> "Dataset":
         """Permutes all positions, differently in each epoch; see `loadax.seeds.permute`.
 
@@ -295,6 +296,8 @@ class Dataset:
                 local cache can hold. One order serves any number of hosts: lanes best have it as a divisor.
             buffer_size: For streams alone, which need it: rows that each lane keeps in memory to choose from, and reads
                 before its first one.
+            by: Groups of rows, such as episodes: offsets or the name of a leaf, as `windows(within=)` takes them. Whole
+                groups are shuffled, and their rows stay in their order, one after the other. None: single rows are.
 
         Raises:
             ArgumentError: If a value can't be used, or the source has no chunks.
@@ -336,6 +339,7 @@ class Dataset:
                 "window": window,
                 "lanes": None if lanes == _LANES else lanes,
                 "pinned": pinned or None,
+                "by": by,
             }
             return self._shuffled_stream(seed, buffer_size, **others)
         if buffer_size is not None:
@@ -343,6 +347,16 @@ class Dataset:
                 f"buffer_size={shown(buffer_size)} is for streams; all rows of this "
                 f"dataset are shuffled, without a buffer: data.shuffle(seed={seed})"
             )
+        if by is not None:
+            if block is not None:
+                raise ArgumentError(
+                    f"block={shown(block)} and by= are two ways to shuffle rows that "
+                    "stay together; pass one of them"
+                )
+            from loadax.plan.groups.shuffled import GroupsShuffled
+
+            offsets = self._group_offsets(by, "by", "shuffle")
+            return self._with(GroupsShuffled(self.order, offsets, seed))
         if block is None:
             if window is not None or lanes != _LANES or pinned:
                 if window is not None:
@@ -471,7 +485,12 @@ class Dataset:
         return self._with(select(self.order, positions, "positions"))
 
     def sample(
-        self, weights: Any, size: int | None = None, seed: int = 0
+        self,
+        weights: Any,
+        size: int | None = None,
+        seed: int = 0,
+        *,
+        by: Any = None,
     ) -> "Dataset":
         """Draws rows with replacement, each in proportion to its weight, in another way in each epoch.
 
@@ -486,10 +505,13 @@ class Dataset:
                 2**44th of their sum. Keeps 8 bytes per row.
             size: Number of draws in an epoch. None: as many as there are rows.
             seed: Seed of the draws, any int.
+            by: Groups that weights are given for, one each: offsets or the name of a leaf, as `windows(within=)` takes
+                them. A draw is a group, in proportion to its weight, and one of its rows at random: equal weights draw
+                from short and long episodes alike. It keeps 16 bytes per group, and nothing per row.
 
         Raises:
-            ArgumentError: If a weight is negative or not finite, all are zero, their number is not that of the rows, or
-                the order before it changes every epoch.
+            ArgumentError: If a weight is negative or not finite, all are zero, their number is not that of the rows or
+                groups, a group without rows has one, or the order before it changes every epoch.
 
         Examples:
             >>> import numpy as np
@@ -505,9 +527,12 @@ class Dataset:
             size = len(self)
         else:
             size = integer("size", size, 1, MOST_POSITIONS)
-        return self._with(
-            sample(self.order, weights, size, integer("seed", seed, most=None))
-        )
+        if by is None:
+            offsets = None
+        else:
+            offsets = self._group_offsets(by, "by", "sample")
+        seed = integer("seed", seed, most=None)
+        return self._with(sample(self.order, weights, size, seed, offsets))
 
     def zip(self, other: "Dataset", version: int = DISTINCT) -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
@@ -1127,6 +1152,7 @@ class Dataset:
         *,
         contiguous: bool = False,
         gap: int = 0,
+        by: Any = None,
         allow_shared_rows: bool = False,
     ) -> tuple["Dataset", ...]: ...
 
@@ -1138,6 +1164,7 @@ class Dataset:
         *,
         contiguous: bool = False,
         gap: int = 0,
+        by: Any = None,
         allow_shared_rows: bool = False,
     ) -> tuple["Dataset", "Dataset"]: ...
 
@@ -1149,6 +1176,7 @@ class Dataset:
         *,
         contiguous: bool = False,
         gap: int = 0,
+        by: Any = None,
         allow_shared_rows: bool = False,
     ) -> tuple["Dataset", ...]:
         """Splits the dataset into parts that share no row: at random, or into runs of rows.
@@ -1173,6 +1201,10 @@ class Dataset:
                 seed.
             gap: Number of rows between two contiguous parts that are in none of them; they don't count in fractions.
                 Windows of `k` rows at each row that were made before share no row if it is `k - 1`.
+            by: Groups of rows that stay together, such as episodes, patients or files: offsets or the name of a leaf,
+                as `windows(within=)` takes them, or a function of an example, as `split_by` does. `fraction` and `gap`
+                count groups. Rows of a group that a leaf names need not be together; if they are, or by offsets, 16
+                bytes per group are kept, nothing per row, and no window of a part leaves a group.
             allow_shared_rows: Whether parts may be made of the same data, as before there was this argument.
 
         Raises:
@@ -1214,6 +1246,8 @@ class Dataset:
         gap = integer("gap", gap, 0)
         verb = f"split({shown(fraction)})"
         shared = flag("allow_shared_rows", allow_shared_rows)
+        if by is not None:
+            return self._split_groups(fraction, seed, contiguous, gap, by, shared)
         if flag("contiguous", contiguous):
             if seed:
                 raise ArgumentError(
@@ -1242,6 +1276,41 @@ class Dataset:
                     stacklevel=3,
                 )
         return self._kept_apart(verb, parts, shared)
+
+    def _split_groups(
+        self,
+        fraction: Any,
+        seed: int,
+        contiguous: Any,
+        gap: int,
+        by: Any,
+        shared: bool,
+    ) -> tuple["Dataset", ...]:
+        from loadax.plan.split import checked_group_split
+
+        orders = None
+        if not callable(by):
+            from loadax.row_index.groups import by_leaf
+            from loadax.row_index.split_groups import split_together
+
+            share, between = checked_group_split(
+                fraction, seed, flag("contiguous", contiguous), gap
+            )
+            seen = self
+            if isinstance(by, str):
+                by_leaf(self.reader.spec, by, "by")  # or keep() would refuse it
+                seen = self._select_leaves("keep", (by,), "by")
+            orders = split_together(self.order, seen.reader, by, share, seed, between)
+        if orders is None:
+            return self.split_by(
+                by,
+                fraction,
+                seed,
+                contiguous=contiguous,
+                gap=gap,
+                allow_shared_rows=shared,
+            )
+        return self._kept_apart("split(by=)", self._parts(orders), shared)
 
     def _parts(self, orders: Sequence[Order]) -> tuple["Dataset", ...]:
         return tuple(map(self._with, orders))
@@ -1455,31 +1524,19 @@ class Dataset:
             >>> last.read(range(len(last)))["patient"].tolist()
             [2, 2, 2, 3, 3, 3]
         """
-        from loadax.plan.split import SPLITS, checked_fraction, given_counts
+        from loadax.plan.split import checked_group_split
         from loadax.row_index.build import scan_options
         from loadax.row_index.verbs import split_groups
 
         self._check_random_access("split_by()")
         options = scan_options(index, workers, executor, progress)
-        share = (
-            checked_fraction(fraction, SPLITS)
-            if given_counts(fraction) is None
-            else fraction
-        )
         seed = integer("seed", seed, most=None)
         gap = integer("gap", gap, 0)
         shared = flag("allow_shared_rows", allow_shared_rows)
         runs = flag("contiguous", contiguous)
-        if runs and seed:
-            raise ArgumentError(
-                f"seed={seed}: a contiguous split draws nothing; leave seed= out"
-            )
-        if gap and not runs:
-            raise ArgumentError(
-                f"gap={gap} is for runs of groups; pass contiguous=True as well"
-            )
+        share, between = checked_group_split(fraction, seed, runs, gap)
         orders = split_groups(
-            self.order, self.reader, key, share, seed, options, gap if runs else None
+            self.order, self.reader, key, share, seed, options, between
         )
         return self._kept_apart("split_by()", self._parts(orders), shared)
 

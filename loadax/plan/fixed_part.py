@@ -13,6 +13,7 @@ import numpy as np
 
 from loadax import seeds
 from loadax.errors import ArgumentError
+from loadax.plan.groups.shuffled import GroupsShuffled
 from loadax.plan.order import VerbOrder, check_fixed_rows, depth_first
 from loadax.plan.sample import Sampled
 from loadax.plan.select import Selected
@@ -212,6 +213,12 @@ def _check(part: Sliced | Selected) -> None:
             f"{verb} behind sample() has draws of rows that others may draw too, so "
             "that two parts share rows; take a part of the rows before sample(): "
             f"ds[:n].sample(weights[:n]); or, {other_rows(part)}"
+        )
+    if any(isinstance(each, GroupsShuffled) for each in below):
+        raise ArgumentError(
+            f"{verb} behind shuffle(by=) would have single rows of groups in later "
+            "epochs; split(by=) keeps the groups of each part together: call it "
+            f"before shuffle(by=); or, {other_rows(part)}"
         )
     check_fixed_rows(
         order,

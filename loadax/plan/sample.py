@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax import seeds
+from loadax.core.digest import digest_values
 from loadax.errors import ArgumentError
 from loadax.plan.order import VerbOrder, equal_pairs, join_hits
 from loadax.protocols import Array, Hits, Integers, NarrowRule, Order, Visits
@@ -34,12 +35,15 @@ class Sampled(VerbOrder):
         size: Number of draws in an epoch.
         seed: Seed of the draws.
         digest: Hash of `ends`, for `describe`.
+        offsets: Offsets of groups of positions, int64[groups + 1], where weights are those of groups: a draw is one of
+            the positions of a group, which is not empty if it has a weight. None: weights are those of positions.
     """
 
     ends: Integers
     size: int
     seed: int
     digest: str
+    offsets: Integers | None = None
     varies = True
     repeats = True
 
@@ -51,9 +55,15 @@ class Sampled(VerbOrder):
 
     def _drawn(self, epochs: Integers, positions: Integers) -> Integers:
         """The parent's position that each position draws."""
-        return np.searchsorted(
+        drawn = np.searchsorted(
             self.ends, self._points(epochs, positions), side="right"
         )
+        if self.offsets is None:
+            return drawn
+        starts = self.offsets[drawn]
+        sizes = (self.offsets[drawn + 1] - starts).astype(np.uint64)
+        words = seeds.derive(self.seed, "sample in group", epochs, positions)
+        return starts + (np.asarray(words) % sizes).astype(np.int64)
 
     def _points(self, epochs: Any, positions: Integers) -> Integers:
         """Points of the range of all weights, of which each position of the parent has as many as its weight is."""
@@ -70,6 +80,8 @@ class Sampled(VerbOrder):
         below = self.parent.inverse(
             rows, np.zeros_like(epochs), (0, self.parent.size)
         )
+        if self.offsets is not None:
+            return self._inverse_in_groups(below, epochs, window)
         # A point is looked up only among the ends of what is asked for.
         asked, which = np.unique(below.positions, return_inverse=True)
         edges = np.stack(
@@ -89,6 +101,21 @@ class Sampled(VerbOrder):
                 hits.append(Hits(below.asked[chosen[met]], positions[drawn[again]]))
         return join_hits(hits)
 
+    def _inverse_in_groups(
+        self, below: Hits, epochs: Integers, window: tuple[int, int]
+    ) -> Hits:
+        hits = []
+        for epoch in np.unique(epochs[below.asked]).tolist():
+            chosen = np.flatnonzero(epochs[below.asked] == epoch)
+            chosen = chosen[np.argsort(below.positions[chosen], kind="stable")]
+            for start in range(window[0], window[1], _CHUNK):
+                positions = np.arange(start, min(start + _CHUNK, window[1]))
+                met, again = equal_pairs(
+                    below.positions[chosen], self._drawn(epoch, positions)
+                )
+                hits.append(Hits(below.asked[chosen[met]], positions[again]))
+        return join_hits(hits)
+
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
         raise ArgumentError(
             f"{verb}() after sample() would drop some of its draws; call {verb}() "
@@ -97,7 +124,10 @@ class Sampled(VerbOrder):
 
     def _described(self) -> tuple[list[Any], str]:
         text = f"sample(size={self.size}, seed={self.seed})"
-        return ["sample", self.digest, self.size, self.seed, _VERSION], text
+        described = ["sample", self.digest, self.size, self.seed, _VERSION]
+        if self.offsets is not None:
+            described.append(digest_values(self.offsets))
+        return described, text
 
 
 def integer_weights(weights: Array) -> Integers:

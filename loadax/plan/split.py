@@ -92,6 +92,27 @@ def warn_of_percentage(fraction: Any) -> None:
         )
 
 
+def checked_group_split(
+    fraction: Any, seed: int, contiguous: bool, gap: int
+) -> tuple[Any, int | None]:
+    """The fraction or counts of a split by groups, and the number of groups between its parts; None: they are drawn.
+
+    Raises:
+        ArgumentError: When a value can't be used, or two don't go together.
+    """
+    if given_counts(fraction) is None:
+        fraction = checked_fraction(fraction, SPLITS)
+    if contiguous and seed:
+        raise ArgumentError(
+            f"seed={seed}: a contiguous split draws nothing; leave seed= out"
+        )
+    if gap and not contiguous:
+        raise ArgumentError(
+            f"gap={gap} is for runs of groups; pass contiguous=True as well"
+        )
+    return fraction, gap if contiguous else None
+
+
 def equal_counts(parts: int, total: int, unit: str) -> list[int]:
     """Number of rows, or groups, of each of some parts of equal size.
 

@@ -80,14 +80,21 @@ def select(order: Order, rows: Any, name: str) -> Sliced | Selected:
     return Selected(order, positions, ("select", digest_values(positions)))
 
 
-def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
+def sample(
+    order: Order,
+    weights: Any,
+    size: int,
+    seed: int,
+    offsets: Integers | None = None,
+) -> Order:
     """Draws positions of an order with replacement, in proportion to weights.
 
     Args:
         order: Order to draw from.
-        weights: A weight for each position.
+        weights: A weight for each position, or group.
         size: Number of draws in an epoch.
         seed: Seed of the draws.
+        offsets: Offsets of the groups that are weighed; None: positions are.
 
     Raises:
         ArgumentError: When the order changes every epoch, or the weights can't be used; names the position.
@@ -102,17 +109,23 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
             "sample() of a dataset without rows has nothing to draw; pass one with "
             "rows"
         )
+    if offsets is None:
+        unit = "row"
+        total = order.size
+    else:
+        unit = "group"
+        total = len(offsets) - 1
     try:
         given = np.asarray(weights)
     except ValueError:  # ragged
         given = np.asarray(None)
     if given.ndim != 1 or given.dtype.kind not in "biuf":
         raise ArgumentError(
-            f"weights={shown(weights)}: pass a flat list of numbers, one a row"
+            f"weights={shown(weights)}: pass a flat list of numbers, one a {unit}"
         )
-    if len(given) != order.size:
+    if len(given) != total:
         raise ArgumentError(
-            f"weights has {len(given)} entries; pass {order.size}, one a row",
+            f"weights has {len(given)} entries; pass {total}, one a {unit}",
             argument="weights",
         )
     wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
@@ -122,11 +135,18 @@ def sample(order: Order, weights: Any, size: int, seed: int) -> Order:
         )
     if not given.any():
         raise ArgumentError(
-            "weights are all zero; give at least one row a positive weight",
+            f"weights are all zero; give at least one {unit} a positive weight",
             argument="weights",
         )
+    if offsets is not None:
+        empty = np.flatnonzero((given > 0) & (np.diff(offsets) == 0))
+        if len(empty):
+            raise ArgumentError(
+                f"weights[{empty[0]}]={given[empty[0]]}: that group has no rows to "
+                "draw; pass 0"
+            )
     ends = np.cumsum(integer_weights(given))
-    return Sampled(order, ends, size, seed, digest_values(ends))
+    return Sampled(order, ends, size, seed, digest_values(ends), offsets)
 
 
 def _check_positions(listed: NDArray[Any], size: int, name: str) -> None:

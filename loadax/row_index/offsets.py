@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,10 +71,31 @@ def check_fixed_order(order: Order, verb: str) -> None:
         )
 
 
-def leaf_offsets(
+class LeafGroups(NamedTuple):
+    """Groups of consecutive positions with equal values of a leaf.
+
+    Args:
+        starts: First position of each group, int64[groups].
+        words: Hash of its value, uint64[groups].
+    """
+
+    starts: Integers
+    words: NDArray[np.uint64]
+
+    def torn(self) -> tuple[Integers, Integers]:
+        """Groups whose value an earlier group has too, and that earlier one, both int64[n]."""
+        _, firsts, numbers = np.unique(
+            self.words, return_index=True, return_inverse=True
+        )
+        earlier = firsts[numbers]
+        torn = np.flatnonzero(earlier != np.arange(len(earlier)))
+        return torn, earlier[torn]
+
+
+def leaf_groups(
     order: Order, reader: Reader, leaf: str, name: str, options: Options
-) -> Integers:
-    """The offsets of groups of consecutive rows with equal values of a leaf.
+) -> LeafGroups:
+    """The groups of consecutive rows with equal values of a leaf.
 
     Args:
         order: Order that does not vary.
@@ -84,38 +105,48 @@ def leaf_offsets(
         options: Options of the pass over all rows.
 
     Raises:
-        ArgumentError: When there is no such leaf, or rows of a group are not together.
+        ArgumentError: When there is no such leaf.
     """
     path, words_of = by_leaf(reader.spec, leaf, name)
-    starts, words = _row_groups(order, reader, path, words_of, options)
-    if order.row_range != range(reader.num_rows):
-        starts, words = _in_order(order, starts, words)
-    _, firsts, numbers = np.unique(words, return_index=True, return_inverse=True)
-    again = np.flatnonzero(firsts[numbers] != np.arange(len(words)))
-    if len(again):
-        position = int(starts[again[0]])
-        first = int(starts[firsts[numbers[again[0]]]])
+    groups = _row_groups(order, reader, path, words_of, options)
+    if order.row_range == range(reader.num_rows):
+        return groups
+    return _in_order(order, groups)
+
+
+def leaf_offsets(
+    order: Order, reader: Reader, leaf: str, name: str, options: Options
+) -> Integers:
+    """The offsets of the groups of a leaf; see `leaf_groups`.
+
+    Raises:
+        ArgumentError: When there is no such leaf, or rows of a group are not together.
+    """
+    groups = leaf_groups(order, reader, leaf, name, options)
+    torn, earlier = groups.torn()
+    if len(torn):
+        first, again = groups.starts[earlier[0]], groups.starts[torn[0]]
         raise ArgumentError(
-            f"{name}={leaf!r}: rows {first} and {position} are of one group, and rows "
-            f"of others are between them ({len(again)} such places); sort the rows "
+            f"{name}={leaf!r}: rows {first} and {again} are of one group, and rows "
+            f"of others are between them ({len(torn)} such places); sort the rows "
             f"first: data.select(numpy.argsort(data.keep({leaf!r}).read(range("
             f"len(data)))[{leaf!r}], kind='stable'))",
             argument=name,
         )
-    return np.append(starts, order.size)
+    return np.append(groups.starts, order.size)
 
 
 def _row_groups(
     order: Order, reader: Reader, path: str, words_of: RowFunction, options: Options
-) -> tuple[Integers, NDArray[np.uint64]]:
-    """First rows of runs of equal values of a leaf, and a hash of each."""
+) -> LeafGroups:
+    """Groups of rows of the source, whose starts are rows."""
     met = met_rows(order, _VERB, reader.num_rows)
     memory = reader.source.memory
     if not reader.maps and memory is not None and met.all():
         values = memory[reader.origins[0]]
         if not values.dtype.hasobject:
             starts = _starts(values)
-            return starts, hashes(values[starts])
+            return LeafGroups(starts, hashes(values[starts]))
     if reader.traits.random:
         raise ArgumentError(
             "offsets() reads rows once; call it before random maps and maps "
@@ -145,7 +176,7 @@ def _row_groups(
             threads_for(reader, options.workers), options.executor, options.progress
         ),
     )
-    return entry.arrays["starts"], entry.arrays["words"]
+    return LeafGroups(entry.arrays["starts"], entry.arrays["words"])
 
 
 def _starts(values: NDArray[Any]) -> Integers:
@@ -187,12 +218,11 @@ def _check_entry(entry: Entry, met: NDArray[np.bool_]) -> None:
         raise ValueError("its groups don't ascend, or are not rows of this dataset")
 
 
-def _in_order(
-    order: Order, starts: Integers, words: NDArray[np.uint64]
-) -> tuple[Integers, NDArray[np.uint64]]:
-    """Positions at which groups begin, and their hashes, of first rows of groups of rows."""
-    if not len(starts):
-        return starts, words
-    groups = np.searchsorted(starts, rows_in_order(order, _VERB), side="right") - 1
-    begin = _starts(words[groups])
-    return begin, words[groups[begin]]
+def _in_order(order: Order, groups: LeafGroups) -> LeafGroups:
+    """Groups of positions, of groups of rows."""
+    if not len(groups.starts):
+        return groups
+    rows = rows_in_order(order, _VERB)
+    own = np.searchsorted(groups.starts, rows, side="right") - 1
+    begin = _starts(groups.words[own])
+    return LeafGroups(begin, groups.words[own[begin]])
