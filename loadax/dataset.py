@@ -348,15 +348,17 @@ class Dataset:
                 f"dataset are shuffled, without a buffer: data.shuffle(seed={seed})"
             )
         if by is not None:
-            if block is not None:
-                raise ArgumentError(
-                    f"block={shown(block)} and by= are two ways to shuffle rows that "
-                    "stay together; pass one of them"
-                )
-            from loadax.plan.groups.shuffled import GroupsShuffled
+            from loadax.row_index.shuffle_groups import shuffle_groups
 
-            offsets = self._group_offsets(by, "by", "shuffle")
-            return self._with(GroupsShuffled(self.order, offsets, seed))
+            blocks = (
+                block,
+                window,
+                None if lanes == _LANES else lanes,
+                pinned or None,
+            )
+            return self._with(
+                shuffle_groups(self.order, self.reader, by, seed, blocks)
+            )
         if block is None:
             if window is not None or lanes != _LANES or pinned:
                 if window is not None:
@@ -527,12 +529,12 @@ class Dataset:
             size = len(self)
         else:
             size = integer("size", size, 1, MOST_POSITIONS)
-        if by is None:
-            offsets = None
-        else:
-            offsets = self._group_offsets(by, "by", "sample")
         seed = integer("seed", seed, most=None)
-        return self._with(sample(self.order, weights, size, seed, offsets))
+        if by is not None:
+            from loadax.row_index.offsets import given_offsets
+
+            by = given_offsets(self.order, self.reader, by, "by", "sample")
+        return self._with(sample(self.order, weights, size, seed, by))
 
     def zip(self, other: "Dataset", version: int = DISTINCT) -> "Dataset":
         """The rows of this dataset beside those of another: an example is a tuple of two.
@@ -652,13 +654,10 @@ class Dataset:
             length, stride, ahead, integer("targets", targets, 1), every, seams, pad
         )
         if within is not None:
-            from loadax.composition.group_windows import group_windows
+            from loadax.row_index.group_windows import group_windows
 
-            choice("pad", pad, [None, "edge", "zeros"])
-            choice("short", short, ["error", "drop"])
-            offsets = self._group_offsets(within, "within", "windows")
             return Dataset(
-                group_windows(self.reader, self.order, options, offsets, short)
+                group_windows(self.reader, self.order, options, within, short)
             )
         if pad is not None or short != "error":
             raise ArgumentError(
@@ -706,36 +705,11 @@ class Dataset:
             array([ 0,  5, 10])
         """
         from loadax.row_index.build import scan_options
-        from loadax.row_index.offsets import check_fixed_order, source_offsets
+        from loadax.row_index.offsets import dataset_offsets
 
         self._check_random_access("offsets()")
-        check_fixed_order(self.order, "offsets()")
-        if by is None:
-            return source_offsets(self.order, self.reader)
-        leaf = text("by", by, "the name of a leaf, such as 'episode'")
         options = scan_options(index, None, executor, progress)
-        return self._leaf_offsets(leaf, "by", options)
-
-    def _leaf_offsets(self, leaf: str, name: str, options: Any) -> Integers:
-        from loadax.row_index.groups import by_leaf
-        from loadax.row_index.offsets import leaf_offsets
-
-        by_leaf(self.reader.spec, leaf, name)  # or keep() would refuse it
-        seen = self._select_leaves("keep", (leaf,), name)
-        return leaf_offsets(self.order, seen.reader, leaf, name, options)
-
-    def _group_offsets(self, given: Any, name: str, verb: str) -> Integers:
-        """The offsets of an argument that takes them or the name of a leaf."""
-        from loadax.plan.groups.offsets import checked_offsets
-        from loadax.row_index.build import scan_options
-        from loadax.row_index.offsets import check_fixed_order, check_shared
-
-        check_fixed_order(self.order, f"{verb}({name}=)")
-        if not isinstance(given, str):
-            return checked_offsets(given, len(self), name)
-        check_shared(given, name)
-        options = scan_options(None, None, None, None)
-        return self._leaf_offsets(given, name, options)
+        return dataset_offsets(self.order, self.reader, by, options)
 
     def pack(
         self,
@@ -1247,7 +1221,7 @@ class Dataset:
         verb = f"split({shown(fraction)})"
         shared = flag("allow_shared_rows", allow_shared_rows)
         if by is not None:
-            return self._split_groups(fraction, seed, contiguous, gap, by, shared)
+            return self._split_groups(by, fraction, seed, contiguous, gap, shared)
         if flag("contiguous", contiguous):
             if seed:
                 raise ArgumentError(
@@ -1279,34 +1253,25 @@ class Dataset:
 
     def _split_groups(
         self,
+        by: Any,
         fraction: Any,
         seed: int,
         contiguous: Any,
         gap: int,
-        by: Any,
         shared: bool,
     ) -> tuple["Dataset", ...]:
-        from loadax.plan.split import checked_group_split
+        from loadax.row_index.split_groups import split_together
 
-        orders = None
-        if not callable(by):
-            from loadax.row_index.groups import by_leaf
-            from loadax.row_index.split_groups import split_together
-
-            share, between = checked_group_split(
-                fraction, seed, flag("contiguous", contiguous), gap
-            )
-            seen = self
-            if isinstance(by, str):
-                by_leaf(self.reader.spec, by, "by")  # or keep() would refuse it
-                seen = self._select_leaves("keep", (by,), "by")
-            orders = split_together(self.order, seen.reader, by, share, seed, between)
+        runs = flag("contiguous", contiguous)
+        orders = split_together(
+            self.order, self.reader, by, fraction, seed, runs, gap
+        )
         if orders is None:
             return self.split_by(
                 by,
                 fraction,
                 seed,
-                contiguous=contiguous,
+                contiguous=runs,
                 gap=gap,
                 allow_shared_rows=shared,
             )

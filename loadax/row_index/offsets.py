@@ -1,14 +1,18 @@
 """Offsets of the groups that a leaf names: one pass that keeps the first row of each group, and no value of a row."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.arguments import text
 from loadax.core.digest import digest_values
 from loadax.core.distributed import this_process
+from loadax.core.leaf_selection import selection
+from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import (
     Entry,
@@ -18,12 +22,12 @@ from loadax.kept.index_folder import (
 )
 from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.kept.parts import Arrays
-from loadax.plan.groups.offsets import own_offsets
+from loadax.plan.groups.offsets import checked_offsets, own_offsets
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.subset import met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.row_index.build import Options
+from loadax.row_index.build import Options, scan_options
 from loadax.row_index.groups import by_leaf, hashes
 from loadax.row_index.identity import (
     data_identity,
@@ -31,30 +35,56 @@ from loadax.row_index.identity import (
     refuse_shared,
 )
 from loadax.row_index.scan import RowFunction, Run, row_work, threads_for
+from loadax.sources.selection import keep_selected
 
 _CHUNK = 1 << 20  # rows per pass
 _VERB = "offsets"
 
 
-def check_shared(leaf: str, name: str) -> None:
-    """Checks that not each of several processes reads all rows, for an argument that names a leaf.
+def dataset_offsets(
+    order: Order, reader: Reader, by: Any, options: Options
+) -> Integers:
+    """The offsets of the groups of a leaf, or, without one, of those that a dataset has by itself.
 
     Raises:
-        ArgumentError: When they would.
+        ArgumentError: When the order varies, there is no such leaf, or rows of a group are not together.
     """
+    check_fixed_order(order, "offsets()")
+    if by is None:
+        return own_offsets(order, reader.source.groups)
+    leaf = text("by", by, "the name of a leaf, such as 'episode'")
+    return leaf_offsets(order, reader, leaf, "by", options)
+
+
+def given_offsets(
+    order: Order, reader: Reader, given: Any, name: str, verb: str
+) -> Integers:
+    """The offsets of the argument of a verb: checked, or those of the leaf that it names.
+
+    Args:
+        order: Order that does not vary.
+        reader: Reader of the rows.
+        given: Offsets of groups, or the name of a leaf.
+        name: Name of the argument.
+        verb: Name of the verb.
+
+    Raises:
+        ArgumentError: When it is neither, the order varies, or rows of a group are not together; or if each of several
+            processes would read all rows.
+    """
+    check_fixed_order(order, f"{verb}({name}=)")
+    if not isinstance(given, str):
+        return checked_offsets(given, order.size, name)
     processes = this_process().count
     if processes > 1:
         raise ArgumentError(
-            f"{name}={leaf!r} would read all rows in each of {processes} processes; "
-            f"pass {name}=data.offsets({leaf!r}, index=folder), with a folder that "
+            f"{name}={given!r} would read all rows in each of {processes} processes; "
+            f"pass {name}=data.offsets({given!r}, index=folder), with a folder that "
             "they share, so that each reads a part",
             argument=name,
         )
-
-
-def source_offsets(order: Order, reader: Reader) -> Integers:
-    """The offsets of the groups that a dataset has by itself."""
-    return own_offsets(order, reader.source.groups)
+    options = scan_options(None, None, None, None)
+    return leaf_offsets(order, reader, given, name, options)
 
 
 def check_fixed_order(order: Order, verb: str) -> None:
@@ -99,16 +129,18 @@ def leaf_groups(
 
     Args:
         order: Order that does not vary.
-        reader: Reader of this leaf of the rows alone.
-        leaf: Name of the leaf, of integers or text.
+        reader: Reader of the rows.
+        leaf: Name of a leaf of integers or text.
         name: Name of the argument, for messages.
         options: Options of the pass over all rows.
 
     Raises:
         ArgumentError: When there is no such leaf.
     """
-    path, words_of = by_leaf(reader.spec, leaf, name)
-    groups = _row_groups(order, reader, path, words_of, options)
+    by_leaf(reader.spec, leaf, name)  # or a selection of leaves would refuse it
+    own = _of_leaf(reader, leaf, name)
+    path, words_of = by_leaf(own.spec, leaf, name)
+    groups = _row_groups(order, own, path, words_of, options)
     if order.row_range == range(reader.num_rows):
         return groups
     return _in_order(order, groups)
@@ -136,10 +168,21 @@ def leaf_offsets(
     return np.append(groups.starts, order.size)
 
 
+def _of_leaf(reader: Reader, leaf: str, name: str) -> Reader:
+    """A reader of one leaf, which reads no other if the source can."""
+    selected = selection("keep", (leaf,), name)
+    if not reader.maps:
+        structure = flatten_spec(reader.spec)[1]
+        kept = keep_selected(reader.source, structure, selected)
+        if kept is not None:
+            return replace(reader, source=kept)
+    return replace(reader, maps=(*reader.maps, selected))
+
+
 def _row_groups(
     order: Order, reader: Reader, path: str, words_of: RowFunction, options: Options
 ) -> LeafGroups:
-    """Groups of rows of the source, whose starts are rows."""
+    """Groups of rows of the source, whose starts are rows; `reader`: of the leaf alone."""
     met = met_rows(order, _VERB, reader.num_rows)
     memory = reader.source.memory
     if not reader.maps and memory is not None and met.all():

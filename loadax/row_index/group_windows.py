@@ -1,11 +1,12 @@
 """Windows within groups of rows, and the padding at their ends."""
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from loadax.composition.padded_windows import PaddedWindowSource
 from loadax.composition.windows import WindowOptions, WindowSource
+from loadax.core.arguments import choice
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.groups.offsets import above_lists, group_starts, seams
@@ -13,6 +14,7 @@ from loadax.plan.order import depth_first
 from loadax.plan.select import Selected
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
+from loadax.row_index.offsets import given_offsets
 from loadax.sources.base import BaseSource
 
 
@@ -20,8 +22,8 @@ def group_windows(
     reader: Reader,
     order: Order,
     options: WindowOptions,
-    offsets: Integers,
-    short: Literal["error", "drop"],
+    within: Any,
+    short: Any,
 ) -> BaseSource:
     """Source of windows that have rows of one group each.
 
@@ -29,14 +31,17 @@ def group_windows(
         reader: Reader of the rows.
         order: Order that does not vary.
         options: Rows of a window.
-        offsets: Offsets of the groups, int64[groups + 1].
-        short: What happens with groups without enough rows for a window.
+        within: Offsets of the groups, or the name of a leaf.
+        short: What happens with groups without enough rows for a window: "error" or "drop".
 
     Raises:
-        ArgumentError: When rows are left out or reordered within a group, or one is shorter than a window; names it.
+        ArgumentError: When a value can't be used, rows are left out or reordered within a group, or one is shorter than
+            a window; names it.
         SourceError: When no group has enough rows for a window.
     """
-    starts = group_starts(offsets)
+    choice("pad", options.pad, [None, "edge", "zeros"])
+    choice("short", short, ["error", "drop"])
+    starts = group_starts(given_offsets(order, reader, within, "within", "windows"))
     if order.runs is None:
         _check_seams(order, starts, seams(above_lists(order)))
         if any(isinstance(below, Selected) for below in depth_first(order)):
