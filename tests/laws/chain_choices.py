@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import loadax
 from loadax import Dataset, mix
 from loadax.errors import LoadaxError, SourceError
-from tests.laws import chain_verbs as verbs
+from tests.laws import chain_groups as groups, chain_verbs as verbs
 from tests.laws.chain_rows import (
     Stores,
     each_leaf,
@@ -122,6 +123,11 @@ class Choices:
             ("filter", lambda: self.filter(chain)),
             ("exclude", lambda: self.exclude(chain)),
             ("windows", lambda: self.windows(chain)),
+            ("windows within", lambda: self.windows_within(chain)),
+            ("windows within", lambda: self.windows_within(chain)),
+            ("split groups", lambda: self.split_offsets(chain)),
+            ("shuffle groups", lambda: self.shuffle_groups(chain)),
+            ("sample groups", lambda: self.sample_groups(chain)),
             ("pack", lambda: self.pack(chain)),
             ("pack", lambda: self.pack(chain)),
             ("pack", lambda: self.pack_graphs(chain)),
@@ -271,6 +277,54 @@ class Choices:
         if chain.runs is None or not verbs.window_begins(chain, chosen):
             return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(**chosen._asdict()))
         return verbs.windows(chain, chosen) if chain.alike(*EPOCHS) else chain
+
+    def offsets(self, chain: Chain) -> list[int]:
+        """Offsets of groups of the chain's positions, of which some are empty."""
+        cuts = [self.random.randint(0, len(chain)) for _ in range(self.random.randint(0, 6))]
+        return [0, *sorted(cuts), len(chain)]
+
+    def windows_within(self, chain: Chain) -> Chain:
+        length, stride = self.random.randint(1, 4), self.random.randint(1, 3)
+        every = self.random.choice([1, 1, 2, 3])
+        lead = self.random.choice([None, None, (1 - length) * every, 0, 1, 2])
+        targets = 1 if lead is None else self.random.randint(1, 2)
+        shape = verbs.Windows(length, stride, lead, targets, every, self.random.choice(["avoid", "cross"]))
+        pad = self.random.choice([None, "edge", "zeros"])
+        if chain.varies:
+            return self._without_meaning(
+                chain, "windows", lambda: chain.dataset.windows(length, within=[0, len(chain)])
+            )
+        if pad == "zeros" and not all(map(numeric, leaves(chain.first))):
+            pad = "edge"
+        chosen = groups.Within(shape, groups.together(chain, self.offsets(chain)), pad)
+        if not groups.places(chain, chosen):
+            options: dict[str, Any] = {"within": chosen.offsets, "pad": pad, "short": "drop"}
+            return self._without_meaning(chain, "windows", lambda: chain.dataset.windows(**shape._asdict(), **options))
+        taken = isinstance(chain.first, dict) and "window_mask" in chain.first
+        return groups.windows(chain, chosen) if chain.alike(*EPOCHS) and not taken else chain
+
+    def split_offsets(self, chain: Chain) -> Chain:
+        offsets, fraction = self.offsets(chain), self.random.choice([0.3, 0.7])
+        seed, side = self.seed(), self.random.randint(0, 1)
+        if not chain.splittable:
+            return self._without_meaning(chain, "split", lambda: chain.dataset.split(fraction, seed, by=offsets))
+        rows = [visit.row for visit in chain.visits(0)]
+        if chain.varies or len({*rows}) < len(rows):
+            return chain  # groups are those of positions below shuffles and repeats
+        return groups.split(chain, offsets, fraction, seed, side)
+
+    def shuffle_groups(self, chain: Chain) -> Chain:
+        offsets, seed = self.offsets(chain), self.seed()
+        if chain.varies or chain.mixed:
+            return self._without_meaning(chain, "shuffle", lambda: chain.dataset.shuffle(seed, by=offsets))
+        return groups.shuffle(chain, offsets, seed)
+
+    def sample_groups(self, chain: Chain) -> Chain:
+        offsets, size, seed = self.offsets(chain), self.random.randint(1, 20), self.seed()
+        weights = [self.random.randint(0, 3) * (low < high) for low, high in pairwise(offsets)]
+        if chain.varies or not any(weights):
+            return self._without_meaning(chain, "sample", lambda: chain.dataset.sample(weights, size, seed, by=offsets))
+        return groups.sample(chain, offsets, weights, size, seed)
 
     def pack(self, chain: Chain) -> Chain:
         if not self._documents(chain) and len(chain) and self.random.random() < 0.6:
