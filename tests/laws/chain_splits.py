@@ -67,7 +67,9 @@ def _rows(part: Dataset) -> set[int]:
 
 
 def _rows_of(example: Any) -> set[int]:
-    named = example.get("tokens", example.get("inputs", example)) if isinstance(example, dict) else example
+    named = example
+    while isinstance(named, dict):
+        named = next(named[name] for name in ("tokens", "inputs", "data") if name in named)
     leaves, _ = flatten(named)
     return {row for leaf in leaves for row in (np.asarray(leaf).reshape(-1) // 100 - 1).tolist()}
 
@@ -92,6 +94,7 @@ def _one_more(random: Random, data: Dataset, story: list[str]) -> Dataset:
     seed, number, size = random.randint(0, 5), random.randint(1, 6), len(data)
     if not 0 < size <= _MOST:
         return data
+    offsets = [*range(0, size, number), size]
     verbs: dict[str, Callable[[], Dataset]] = {
         "shuffle": lambda: data.shuffle(seed),
         "map": lambda: data.map(lambda row: row),
@@ -104,6 +107,11 @@ def _one_more(random: Random, data: Dataset, story: list[str]) -> Dataset:
         "split": lambda: data.split(0.7, seed)[seed % 2],
         "runs": lambda: data.split(0.7, contiguous=True)[seed % 2],
         "windows": lambda: data.windows(1 + number // 2, stride=1 + seed % 3),
+        "windows within": lambda: data.windows(
+            1 + number // 2, stride=1 + seed % 3, within=offsets, pad=(None, "edge")[seed % 2], short="drop"
+        ),
+        "shuffle groups": lambda: data.shuffle(seed, by=offsets),
+        "sample groups": lambda: data.sample(np.diff(offsets), size, seed, by=offsets),
         "flat_map": lambda: data.flat_map(lambda row: [row, row], fan_out=2),
         "halves": lambda: data.flat_map(_halves, counts=[2] * size),
         "pack": lambda: data.pack(number + 3),
@@ -149,6 +157,14 @@ def _groups(random: Random, data: Dataset, _: list[str]) -> Sequence[Dataset]:
     return data.split_by(lambda row: _first_row(row) // parts, 0.5, contiguous=runs, workers=1)
 
 
+def _offsets(random: Random, data: Dataset, story: list[str]) -> Sequence[Dataset]:
+    cuts = sorted(random.randint(0, len(data)) for _ in range(random.randint(1, 5)))
+    offsets = [0, *cuts, len(data)]
+    runs = random.random() < 0.3
+    story.append(f"parts by {offsets}, contiguous={runs}")
+    return data.split(random.choice([0.5, 0.8, 2]), 0 if runs else random.randint(0, 3), by=offsets, contiguous=runs)
+
+
 def _complements(random: Random, size: int) -> Iterator[Any]:
     """Two complementary slices, or lists."""
     at = random.randint(0, size)
@@ -174,4 +190,4 @@ def _slices(random: Random, data: Dataset, story: list[str]) -> Sequence[Dataset
     return [data[each] for each in chosen]
 
 
-_SPLITS = (_fraction, _counts, _folds, _runs, _groups, _slices, _slices, _slices)
+_SPLITS = (_fraction, _counts, _folds, _runs, _groups, _offsets, _slices, _slices, _slices)

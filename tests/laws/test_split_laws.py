@@ -27,7 +27,7 @@ def test_the_law_is_about_parts_of_all_kinds() -> None:
     counts = Splits()
     for number in range(300):
         check(Random(number), counts)
-    assert set(counts.compared) == {"_fraction", "_counts", "_folds", "_runs", "_groups", "_slices"}
+    assert set(counts.compared) == {"_fraction", "_counts", "_folds", "_runs", "_groups", "_offsets", "_slices"}
     assert counts.compared.total() > 60
     assert counts.refused["the slice "] > 10
     assert counts.refused["split"] > 10
