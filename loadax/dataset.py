@@ -1275,7 +1275,8 @@ class Dataset:
                 gap=gap,
                 allow_shared_rows=shared,
             )
-        return self._kept_apart("split(by=)", self._parts(orders), shared)
+        parts = self._parts(orders)
+        return self._kept_apart("split(by=)", parts, shared, by_position=True)
 
     def _parts(self, orders: Sequence[Order]) -> tuple["Dataset", ...]:
         return tuple(map(self._with, orders))
@@ -1286,9 +1287,10 @@ class Dataset:
         parts: tuple["Dataset", ...],
         shared: bool,
         gap: int | None = None,
+        by_position: bool = False,
     ) -> tuple["Dataset", ...]:
         """Parts of a split, which must not share rows of the data unless `shared`; `gap`: of a contiguous one."""
-        repeats = gap is not None and self.order.repeats
+        repeats = (by_position or gap is not None) and self.order.repeats
         if not shared and (self.reader.traits.shared_by or repeats):
             from loadax.composition.shared_rows import Gap, check_parts
 

@@ -502,6 +502,8 @@ def _read_some(
     read: Callable[[Outputs], None], windows: Integers, out: Outputs
 ) -> None:
     """Reads some windows of a batch, and puts them into their places in it."""
+    if not len(windows):
+        return
     values = [
         None
         if into is None

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -150,6 +151,11 @@ def test_columns_of_padded_windows_may_be_cut(pad: Any) -> None:
         np.testing.assert_array_equal(got, values)  # None beside None
 
 
+def test_windows_longer_than_all_rows() -> None:
+    few = from_arrays(FIELD[:3]).windows(7, every=2, within=[0, 3], pad="edge")
+    assert few.read(range(3))["data"][..., 0].tolist() == [[1, *[5] * 6], [3, *[5] * 6], [5] * 7]
+
+
 def test_windows_of_bare_arrays_become_dicts() -> None:
     windows = from_arrays(FIELD).windows(2, within=OFFSETS, pad="zeros")
     assert windows[2]["data"].tolist() == [[5, 6], [0, 0]]
@@ -239,7 +245,26 @@ class TestOffsets:
         assert concat([lists, data]).offsets().tolist() == [*range(0, 2 * ROWS + 1, 2), 3 * ROWS]
         assert lists.filter(lambda row: row["episode"] > 20, workers=1).offsets().tolist()[:3] == [0, 2, 4]
 
-    def test_an_index_keeps_groups_alone(self, tmp_path: Any) -> None:
+    def test_of_files(self, tmp_path: Path) -> None:
+        import pyarrow as pa
+        from array_record.python.array_record_module import ArrayRecordWriter
+        from pyarrow import parquet
+
+        for number, length in enumerate(LENGTHS):
+            rows = np.arange(length, dtype=np.int32)
+            parquet.write_table(pa.table({"x": rows}), tmp_path / f"{number}.parquet", row_group_size=2)
+            writer = ArrayRecordWriter(str(tmp_path / f"{number}.array_record"), "group_size:1")
+            for row in rows:
+                writer.write(row.tobytes())
+            writer.close()
+        wanted = sorted({*OFFSETS.tolist()})
+        table = loadax.from_parquet(str(tmp_path / "*.parquet"))
+        assert table.offsets().tolist() == wanted
+        assert table.windows(2, within=table.offsets(), pad="edge").read([2])["x"].tolist() == [[2, 2]]
+        records = [str(tmp_path / f"{number}.array_record") for number, length in enumerate(LENGTHS) if length]
+        assert loadax.from_array_record(records, dtype="int32").offsets().tolist() == wanted
+
+    def test_an_index_keeps_groups_alone(self, tmp_path: Path) -> None:
         source = ChunkedSource({"episode": np.arange(2000) // 10, "image": np.zeros((2000, 3))}, None, True)
         data = from_source(source)
         first = data.offsets("episode", index=tmp_path / "index")

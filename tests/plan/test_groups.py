@@ -96,6 +96,13 @@ def test_a_split_means_the_same_behind_a_shuffle_and_within_concat() -> None:
     assert sorted(row for part in again for row in part) == read(other[1])
 
 
+def test_positions_of_one_row_are_not_split() -> None:
+    twice = data().select([0, 1, 0, 1])
+    with pytest.raises(ArgumentError, match=r"split\(by=\) after repeated rows: row 0 .* in parts 0 and 1"):
+        twice.split(2, by=[0, 2, 4])
+    assert len(twice.split(2, by=[0, 2, 4], allow_shared_rows=True)) == 2
+
+
 def test_gaps_are_groups() -> None:
     first, second = data().split(0.5, by=OFFSETS, contiguous=True, gap=1)
     assert (read(first), read(second)) == (list(range(4)), list(range(9, 18)))

@@ -77,6 +77,11 @@ class RecordFiles:
         return f"{len(self.files)} ArrayRecord files"
 
     @property
+    def first_records(self) -> Integers:
+        """First record of each file that has some, int64[files]."""
+        return self._begins[self._ends > self._begins]
+
+    @property
     def chunks(self) -> Integers | None:
         """First rows of the chunks; None if every record is a chunk."""
         if (self._groups == 1).all():

@@ -58,6 +58,11 @@ class _Records(BaseSource):
     def __len__(self) -> int:
         return len(self._files)
 
+    @property
+    def groups(self) -> Integers:
+        """First rows of the files that have some."""
+        return self._files.first_records
+
     def locate(self, row: int) -> list[Location]:
         return self._files.locate(row)
 

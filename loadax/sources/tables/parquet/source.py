@@ -82,6 +82,12 @@ class ParquetSource(BaseSource):
             return self._groups.chunks
         return None
 
+    @property
+    def groups(self) -> Integers:
+        """First rows of the files that have some."""
+        files = self._groups.files.groups["file"]
+        return self._groups.starts[np.diff(files, prepend=-1) > 0]
+
     def _fitting(self) -> int:
         """Number of row groups that fit into memory."""
         number = len(self._groups.starts)
