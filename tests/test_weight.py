@@ -43,6 +43,9 @@ data.select([1, 2, 3])[1:].exclude([1])
 data.sample(np.ones(64))
 data.keep("x").rename({"x": "y"})
 data.windows(3)[0]
+data.windows(3, within="group", pad="edge")[0]
+data.split(0.5, by="group")[0].shuffle(0, by=data.split(0.5, by="group")[0].offsets())[0]
+data.sample(np.ones(16), by="group")[0]
 data.flat_map(lambda row: [row, row], fan_out=2)[0]
 loadax.concat([data, data])[0], loadax.mix([data, data], [1, 2])[0], loadax.zip((data, data))[0]
 documents = loadax.from_source([np.arange(3)] * 4)

@@ -148,7 +148,7 @@ CODE = {
     ("head", "sample_rows"): "padded.read(range(5))['tokens']",
     ("batches", "iter_batches"): "loadax.Dataloader(padded, batch_size=8)",
     ("kfold", "cross_validation"): "data.split(5)",
-    ("group_split", "GroupKFold"): "data.split_by('label', 0.8)[0]",
+    ("group_split", "GroupKFold", "GroupShuffleSplit"): "data.split(0.8, by='label')[0]",
     ("time_split", "TimeSeriesSplit"): "data.split(0.8, contiguous=True)[1]",
     ("seed",): "data.map(fn, rng=True, seed=0)",
     ("with_transform", "set_transform", "transform", "apply", "augment"): "data.map(fn)",
