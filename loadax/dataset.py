@@ -615,7 +615,7 @@ class Dataset:
             >>> chunks[2]["window_mask"]
             array([ True, False])
         """
-        from loadax.composition.windows import WindowOptions, WindowSource
+        from loadax.composition.windows import WindowSource, window_options
 
         self._check_random_access(
             "windows()",
@@ -626,47 +626,14 @@ class Dataset:
             raise ArgumentError(
                 f"windows() needs consecutive rows; {self._window_remedy(length)}"
             )
-        length = integer("length", length, 1)
-        stride = integer("stride", stride, 1)
-        every = integer("every", every, 1)
-        if lead is None:
-            ahead = None
-        else:
-            ahead = integer("lead", lead)
-        least = (1 - length) * every
-        if ahead is not None and ahead < least:
-            raise ArgumentError(
-                f"lead={ahead}: the first target would be before the window; pass "
-                f"{least} or more"
-            )
-        if ahead is None and targets != 1:
-            raise ArgumentError(
-                f"targets={shown(targets)} needs lead=, from a window's last row to "
-                "them; pass lead=1"
-            )
-        choice(
-            "seams",
-            seams,
-            ["avoid", "cross"],
-            "'avoid', or 'cross' for windows over the seams of concat()",
-        )
-        options = WindowOptions(
-            length, stride, ahead, integer("targets", targets, 1), every, seams, pad
-        )
-        if within is not None:
-            from loadax.row_index.group_windows import group_windows
-
+        options = window_options(length, stride, lead, targets, every, seams, pad)
+        if within is None and pad is None and short == "error":
             return Dataset(
-                group_windows(self.reader, self.order, options, within, short)
+                WindowSource(self.reader, self.reader.spec, self.order, options)
             )
-        if pad is not None or short != "error":
-            raise ArgumentError(
-                f"{f'pad={pad!r}' if pad else f'short={short!r}'} is for windows "
-                "within groups; pass within= as well, such as within=data.offsets()"
-            )
-        return Dataset(
-            WindowSource(self.reader, self.reader.spec, self.order, options)
-        )
+        from loadax.row_index.group_windows import group_windows
+
+        return Dataset(group_windows(self.reader, self.order, options, within, short))
 
     def offsets(
         self,

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.composition.window_places import Places, WindowPlaces
+from loadax.core.arguments import choice, integer, shown
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
-from loadax.errors import SourceError
+from loadax.errors import ArgumentError, SourceError
 from loadax.files.locations import joined
 from loadax.protocols import (
     ArraySpec,
@@ -86,6 +87,50 @@ class WindowOptions(NamedTuple):
         shown += f", every={self.every}" if self.every > 1 else ""
         shown += f", seams={self.seams!r}" if self.seams == "cross" else ""
         return shown + (f", pad={self.pad!r}" if self.pad else "")
+
+
+def window_options(
+    length: Any,
+    stride: Any,
+    lead: Any,
+    targets: Any,
+    every: Any,
+    seams: Any,
+    pad: Any,
+) -> WindowOptions:
+    """The arguments of `Dataset.windows`, checked.
+
+    Raises:
+        ArgumentError: When one can't be used, or two don't go together.
+    """
+    length = integer("length", length, 1)
+    stride = integer("stride", stride, 1)
+    every = integer("every", every, 1)
+    if lead is None:
+        ahead = None
+    else:
+        ahead = integer("lead", lead)
+    least = (1 - length) * every
+    if ahead is not None and ahead < least:
+        raise ArgumentError(
+            f"lead={ahead}: the first target would be before the window; pass "
+            f"{least} or more"
+        )
+    if ahead is None and targets != 1:
+        raise ArgumentError(
+            f"targets={shown(targets)} needs lead=, from a window's last row to "
+            "them; pass lead=1"
+        )
+    choice(
+        "seams",
+        seams,
+        ["avoid", "cross"],
+        "'avoid', or 'cross' for windows over the seams of concat()",
+    )
+    choice("pad", pad, [None, "edge", "zeros"])
+    return WindowOptions(
+        length, stride, ahead, integer("targets", targets, 1), every, seams, pad
+    )
 
 
 @final

@@ -31,7 +31,7 @@ def group_windows(
         reader: Reader of the rows.
         order: Order that does not vary.
         options: Rows of a window.
-        within: Offsets of the groups, or the name of a leaf.
+        within: Offsets of the groups, or the name of a leaf; None: it was left out.
         short: What happens with groups without enough rows for a window: "error" or "drop".
 
     Raises:
@@ -39,8 +39,16 @@ def group_windows(
             a window; names it.
         SourceError: When no group has enough rows for a window.
     """
-    choice("pad", options.pad, [None, "edge", "zeros"])
     choice("short", short, ["error", "drop"])
+    if within is None:
+        if options.pad is None:
+            what = f"short={short!r}"
+        else:
+            what = f"pad={options.pad!r}"
+        raise ArgumentError(
+            f"{what} is for windows within groups; pass within= as well, such as "
+            "within=data.offsets()"
+        )
     starts = group_starts(given_offsets(order, reader, within, "within", "windows"))
     if order.runs is None:
         _check_seams(order, starts, seams(above_lists(order)))

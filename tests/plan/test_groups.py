@@ -142,6 +142,12 @@ class TestShuffle:
             wanted = [row for row in read(data().shuffle(3, by=OFFSETS), epoch) if row % 3]
             assert read(behind, epoch) == wanted
 
+    @pytest.mark.filterwarnings("ignore:split\\(")
+    def test_nothing_is_left_of_repeated_rows_behind_it(self) -> None:
+        few = from_arrays(np.arange(2)).repeat(3).shuffle(1, by=[0, 3, 6])
+        sizes = [len(part) for seed in range(9) for part in few.split(0.5, seed)]
+        assert {*sizes} == {0, 3, 6}
+
     def test_find_resume_hosts_and_pickles(self) -> None:
         shuffled = data().shuffle(3, by="group")
         loader = Dataloader(shuffled, 4, mesh=ONE, num_epochs=3)

@@ -97,7 +97,7 @@ class GroupsShuffled(VerbOrder):
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:
         narrowed = self.parent.narrow(verb, rule, first_row)
         kept = np.zeros(self.size + 1, bool)
-        for start in range(0, self.size, _CHUNK):
+        for start in range(0, self.size if narrowed.size else 0, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, self.size))
             zeros = np.zeros_like(positions)
             rows = self.parent.visits(zeros, positions).rows
