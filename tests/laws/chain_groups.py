@@ -36,8 +36,8 @@ def groups_of(chain: Chain, chosen: Within) -> list[range]:
     return [range(*pair) for pair in pairwise(sorted(edges))]
 
 
-def places(chain: Chain, chosen: Within) -> list[list[list[int | None]]]:
-    """For each window the positions of its parts, and None beside them for rows that are padding."""
+def places(chain: Chain, chosen: Within) -> list[list[tuple[list[int], list[bool]]]]:
+    """For each window the positions of its parts, and which of their rows are no padding."""
     found = []
     shape = chosen.windows
     for group in groups_of(chain, chosen):
@@ -48,7 +48,7 @@ def places(chain: Chain, chosen: Within) -> list[list[list[int | None]]]:
             parts = window_rows(begin, shape)[: 1 if shape.lead is None else 2]
             if chosen.pad or all(row in group for part in parts for row in part):
                 near = [[min(max(row, group[0]), group[-1]) for row in part] for part in parts]
-                found.append([[near[at], [row in group for row in part]] for at, part in enumerate(parts)])
+                found.append([(near[at], [row in group for row in part]) for at, part in enumerate(parts)])
     return found
 
 

@@ -79,7 +79,8 @@ class RecordFiles:
     @property
     def first_records(self) -> Integers:
         """First record of each file that has some, int64[files]."""
-        return self._begins[self._ends > self._begins]
+        begins = np.asarray(self._begins, np.int64)
+        return begins[self._ends > begins]
 
     @property
     def chunks(self) -> Integers | None:
