@@ -348,7 +348,7 @@ class Dataset:
                 f"dataset are shuffled, without a buffer: data.shuffle(seed={seed})"
             )
         if by is not None:
-            from loadax.row_index.shuffle_groups import shuffle_groups
+            from loadax.row_index.group_verbs import shuffle_groups
 
             blocks = (
                 block,
@@ -631,7 +631,7 @@ class Dataset:
             return Dataset(
                 WindowSource(self.reader, self.reader.spec, self.order, options)
             )
-        from loadax.row_index.group_windows import group_windows
+        from loadax.row_index.group_verbs import group_windows
 
         return Dataset(group_windows(self.reader, self.order, options, within, short))
 
@@ -1227,7 +1227,7 @@ class Dataset:
         gap: int,
         shared: bool,
     ) -> tuple["Dataset", ...]:
-        from loadax.row_index.split_groups import split_together
+        from loadax.row_index.group_verbs import split_together
 
         runs = flag("contiguous", contiguous)
         orders = split_together(

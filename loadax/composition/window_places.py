@@ -1,6 +1,6 @@
 """Where windows are: the positions of their rows, within the groups that they don't leave."""
 
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,24 +36,20 @@ class Places(NamedTuple):
             np.clip(positions, first[:, None], last[:, None], positions)
         return positions
 
-    def inside(self, offsets: range) -> NDArray[np.bool_]:
+    def inside(self, offsets: Any) -> NDArray[np.bool_]:
         """Whether rows are in the window's group, bool[n, offsets]."""
         if self.bounds is None:
             return np.ones((len(self.begins), len(offsets)), bool)
         first, last = self.bounds
         listed = np.asarray(offsets)
-        return (listed >= (first - self.begins)[:, None]) & (
-            listed <= (last - self.begins)[:, None]
-        )
+        low = (first - self.begins)[:, None]
+        high = (last - self.begins)[:, None]
+        return (listed >= low) & (listed <= high)
 
     def all_inside(self, offsets: range) -> NDArray[np.bool_]:
         """Whether all rows are in the window's group, bool[n]."""
-        if self.bounds is None:
-            return np.ones(len(self.begins), bool)
-        first, last = self.bounds
-        return (self.begins + offsets[0] >= first) & (
-            self.begins + offsets[-1] <= last
-        )
+        ends = self.inside([offsets[0], offsets[-1]])
+        return ends[:, 0] & ends[:, 1]
 
 
 @final

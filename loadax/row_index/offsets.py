@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,16 @@ from loadax.core.distributed import this_process
 from loadax.core.leaf_selection import selection
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError
-from loadax.kept.index_folder import (
-    Entry,
-    IndexFolder,
-    check_array,
-    check_digest,
-)
+from loadax.kept.index_folder import Entry, IndexFolder, check_digest
 from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.kept.parts import Arrays
-from loadax.plan.groups.offsets import checked_offsets, own_offsets
+from loadax.plan.groups.offsets import checked_offsets, seams
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.subset import met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, scan_options
-from loadax.row_index.groups import by_leaf, hashes
+from loadax.row_index.groups import Words, by_leaf, hashes
 from loadax.row_index.identity import (
     data_identity,
     question_identity,
@@ -51,7 +46,7 @@ def dataset_offsets(
     """
     check_fixed_order(order, "offsets()")
     if by is None:
-        return own_offsets(order, reader.source.groups)
+        return np.append(seams(order, reader.source.groups), order.size)
     leaf = text("by", by, "the name of a leaf, such as 'episode'")
     return leaf_offsets(order, reader, leaf, "by", options)
 
@@ -101,31 +96,10 @@ def check_fixed_order(order: Order, verb: str) -> None:
         )
 
 
-class LeafGroups(NamedTuple):
-    """Groups of consecutive positions with equal values of a leaf.
-
-    Args:
-        starts: First position of each group, int64[groups].
-        words: Hash of its value, uint64[groups].
-    """
-
-    starts: Integers
-    words: NDArray[np.uint64]
-
-    def torn(self) -> tuple[Integers, Integers]:
-        """Groups whose value an earlier group has too, and that earlier one, both int64[n]."""
-        _, firsts, numbers = np.unique(
-            self.words, return_index=True, return_inverse=True
-        )
-        earlier = firsts[numbers]
-        torn = np.flatnonzero(earlier != np.arange(len(earlier)))
-        return torn, earlier[torn]
-
-
 def leaf_groups(
     order: Order, reader: Reader, leaf: str, name: str, options: Options
-) -> LeafGroups:
-    """The groups of consecutive rows with equal values of a leaf.
+) -> tuple[Integers, Words]:
+    """First positions of the groups of consecutive rows with equal values of a leaf, and a hash of each value.
 
     Args:
         order: Order that does not vary.
@@ -139,11 +113,27 @@ def leaf_groups(
     """
     by_leaf(reader.spec, leaf, name)  # or a selection of leaves would refuse it
     own = _of_leaf(reader, leaf, name)
-    path, words_of = by_leaf(own.spec, leaf, name)
-    groups = _row_groups(order, own, path, words_of, options)
-    if order.row_range == range(reader.num_rows):
-        return groups
-    return _in_order(order, groups)
+    values = None if own.maps else own.source.memory
+    if values is not None and not values[0].dtype.hasobject:
+        starts = _starts(values[0])
+        words = hashes(values[0][starts])
+    else:
+        path, words_of = by_leaf(own.spec, leaf, name)
+        met = met_rows(order, _VERB, own.num_rows)
+        starts, words = _groups_of_pass(own, met, path, words_of, options)
+    if order.row_range == range(own.num_rows):
+        return starts, words
+    groups = np.searchsorted(starts, rows_in_order(order, _VERB), side="right") - 1
+    begins = _starts(words[groups])
+    return begins, words[groups[begins]]
+
+
+def torn_groups(words: Words) -> tuple[Integers, Integers]:
+    """Groups whose value an earlier group has too, and that earlier one, both int64[n]."""
+    _, firsts, numbers = np.unique(words, return_index=True, return_inverse=True)
+    earlier = firsts[numbers]
+    torn = np.flatnonzero(earlier != np.arange(len(earlier)))
+    return torn, earlier[torn]
 
 
 def leaf_offsets(
@@ -154,10 +144,11 @@ def leaf_offsets(
     Raises:
         ArgumentError: When there is no such leaf, or rows of a group are not together.
     """
-    groups = leaf_groups(order, reader, leaf, name, options)
-    torn, earlier = groups.torn()
+    starts, words = leaf_groups(order, reader, leaf, name, options)
+    torn, earlier = torn_groups(words)
     if len(torn):
-        first, again = groups.starts[earlier[0]], groups.starts[torn[0]]
+        first = starts[earlier[0]]
+        again = starts[torn[0]]
         raise ArgumentError(
             f"{name}={leaf!r}: rows {first} and {again} are of one group, and rows "
             f"of others are between them ({len(torn)} such places); sort the rows "
@@ -165,7 +156,7 @@ def leaf_offsets(
             f"len(data)))[{leaf!r}], kind='stable'))",
             argument=name,
         )
-    return np.append(groups.starts, order.size)
+    return np.append(starts, order.size)
 
 
 def _of_leaf(reader: Reader, leaf: str, name: str) -> Reader:
@@ -179,17 +170,14 @@ def _of_leaf(reader: Reader, leaf: str, name: str) -> Reader:
     return replace(reader, maps=(*reader.maps, selected))
 
 
-def _row_groups(
-    order: Order, reader: Reader, path: str, words_of: RowFunction, options: Options
-) -> LeafGroups:
-    """Groups of rows of the source, whose starts are rows; `reader`: of the leaf alone."""
-    met = met_rows(order, _VERB, reader.num_rows)
-    memory = reader.source.memory
-    if not reader.maps and memory is not None and met.all():
-        values = memory[reader.origins[0]]
-        if not values.dtype.hasobject:
-            starts = _starts(values)
-            return LeafGroups(starts, hashes(values[starts]))
+def _groups_of_pass(
+    reader: Reader,
+    met: NDArray[np.bool_],
+    path: str,
+    words_of: RowFunction,
+    options: Options,
+) -> tuple[Integers, Words]:
+    """First rows of groups of the rows in `met`, and their hashes, by a kept pass; `reader`: of the leaf alone."""
     if reader.traits.random:
         raise ArgumentError(
             "offsets() reads rows once; call it before random maps and maps "
@@ -200,26 +188,23 @@ def _row_groups(
         folder = IndexFolder(options.index)
     check_index(folder, _VERB, f"{len(met)} rows")
     if folder is not None:
-        known, reason = question_identity([], ["leaf", path], reader)
-        if known is None:
-            assert reason is not None
+        reason = question_identity([], ["leaf", path], reader)[1]
+        if reason is not None:
             refuse_shared(options.index, reason, options.executor)
             folder = None
-    judge = partial(_groups_of_run, words_of)
+    judge = partial(_pairs_of_run, words_of)
+    threads = threads_for(reader, options.workers)
     entry = kept_pass(
         folder,
         _VERB,
         lambda: {"leaf": path, **data_identity(reader, met)},
-        lambda entry: _check_entry(entry, met),
-        lambda: row_work(
-            reader, met, judge, np.uint64, f"{_VERB} {path}", most_rows=_CHUNK
-        ),
+        lambda entry: check_digest(entry, "pairs", np.uint64, None),
+        lambda: row_work(reader, met, judge, np.uint64, f"{_VERB} {path}", _CHUNK),
         _merged,
-        PassOptions(
-            threads_for(reader, options.workers), options.executor, options.progress
-        ),
+        PassOptions(threads, options.executor, options.progress),
     )
-    return LeafGroups(entry.arrays["starts"], entry.arrays["words"])
+    pairs = entry.arrays["pairs"]
+    return pairs[::2].astype(np.int64), pairs[1::2]
 
 
 def _starts(values: NDArray[Any]) -> Integers:
@@ -231,7 +216,7 @@ def _starts(values: NDArray[Any]) -> Integers:
     return np.concatenate(starts)
 
 
-def _groups_of_run(words_of: RowFunction, run: Run) -> NDArray[np.uint64]:
+def _pairs_of_run(words_of: RowFunction, run: Run) -> Words:
     """Rows of a run at which a group begins, each followed by the hash of its value."""
     values = run.column(0)
     if isinstance(values, np.ndarray) and not values.dtype.hasobject:
@@ -245,27 +230,7 @@ def _groups_of_run(words_of: RowFunction, run: Run) -> NDArray[np.uint64]:
 
 
 def _merged(parts: Iterator[Arrays]) -> Entry:
-    pairs = np.concatenate(
-        [np.empty(0, np.uint64), *(part["values"] for part in parts)]
-    ).reshape(-1, 2)
-    begin = _starts(pairs[:, 1])
-    starts = pairs[begin, 0].astype(np.int64)
-    words = np.ascontiguousarray(pairs[begin, 1])
-    return Entry({"starts": starts, "words": words}, {"digest": digest_values(words)})
-
-
-def _check_entry(entry: Entry, met: NDArray[np.bool_]) -> None:
-    words = check_digest(entry, "words", np.uint64, None)
-    starts = check_array(entry, "starts", np.int64, len(words), 0, len(met) - 1)
-    if (np.diff(starts) <= 0).any() or not met[starts].all():
-        raise ValueError("its groups don't ascend, or are not rows of this dataset")
-
-
-def _in_order(order: Order, groups: LeafGroups) -> LeafGroups:
-    """Groups of positions, of groups of rows."""
-    if not len(groups.starts):
-        return groups
-    rows = rows_in_order(order, _VERB)
-    own = np.searchsorted(groups.starts, rows, side="right") - 1
-    begin = _starts(groups.words[own])
-    return LeafGroups(begin, groups.words[own[begin]])
+    listed = [np.empty(0, np.uint64), *(part["values"] for part in parts)]
+    pairs = np.concatenate(listed).reshape(-1, 2)
+    pairs = pairs[_starts(pairs[:, 1])].reshape(-1)
+    return Entry({"pairs": pairs}, {"digest": digest_values(pairs)})

@@ -10,7 +10,7 @@ from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.select import Selected
 from loadax.plan.sequential import Sequential
-from loadax.protocols import Integers, Order, Visits
+from loadax.protocols import Integers, Order
 
 _CHUNK = 1 << 20  # positions per pass
 _FORM = (
@@ -60,20 +60,31 @@ def group_starts(offsets: Integers) -> Integers:
     return offsets[:-1][np.diff(offsets) > 0]
 
 
-def seams(order: Order) -> Integers:
-    """Positions of a fixed order whose row does not follow the one at the position before, from 0, ascending.
+def seams(order: Order, groups: Integers | None = None) -> Integers:
+    """Positions of a fixed order where a run begins, or another group of the source, from 0, ascending.
 
     Args:
-        order: Order that does not vary. Where it has no `runs`, the rows of all positions are compared.
+        order: Order that does not vary. Where it has no `runs`, a run begins where a row does not follow the last one.
+        groups: First rows of the source's groups, ascending; None: it has none.
     """
-    if order.runs is not None:
+    if order.runs is not None and groups is None:
         return order.runs
+    rows = order.row_range
+    if rows is not None and rows.step == 1 and groups is not None:
+        inner = groups[(groups > rows.start) & (groups < rows.stop)]
+        return np.append(np.arange(min(1, order.size)), inner - rows.start)
     found = [np.arange(min(1, order.size))]
+    if order.runs is not None:
+        found.append(order.runs)
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(max(start - 1, 0), min(start + _CHUNK, order.size))
-        rows = order.visits(np.zeros_like(positions), positions).rows
-        found.append(positions[1:][np.diff(rows) != 1])
-    return np.concatenate(found)
+        visited = order.visits(np.zeros_like(positions), positions).rows
+        if order.runs is None:
+            found.append(positions[1:][np.diff(visited) != 1])
+        if groups is not None:
+            numbers = np.searchsorted(groups, visited, side="right")
+            found.append(positions[1:][np.diff(numbers) != 0])
+    return np.unique(np.concatenate(found))
 
 
 def above_lists(order: Order) -> Order:
@@ -84,30 +95,3 @@ def above_lists(order: Order) -> Order:
         return order
     above: Any = order
     return replace(above, parent=above_lists(order.parent))
-
-
-def own_offsets(order: Order, groups: Integers | None) -> Integers:
-    """Offsets of the runs of a fixed order, and of the groups of its source within them.
-
-    Args:
-        order: Order that does not vary.
-        groups: First rows of the source's groups, ascending; None: it has none.
-    """
-    starts = seams(order)
-    if groups is not None:
-        starts = np.union1d(starts, _starts_of(order, groups))
-    return np.append(starts, order.size)
-
-
-def _starts_of(order: Order, groups: Integers) -> Integers:
-    """Positions whose row is in another group of the source than that of the position before."""
-    rows = order.row_range
-    if rows is not None and rows.step == 1:
-        return groups[(groups > rows.start) & (groups < rows.stop)] - rows.start
-    found = [np.empty(0, np.int64)]
-    for start in range(0, order.size, _CHUNK):
-        positions = np.arange(max(start - 1, 0), min(start + _CHUNK, order.size))
-        visits: Visits = order.visits(np.zeros_like(positions), positions)
-        numbers = np.searchsorted(groups, visits.rows, side="right")
-        found.append(positions[1:][np.diff(numbers) != 0])
-    return np.concatenate(found)

@@ -1,4 +1,4 @@
-"""Windows within groups of rows, and the padding at their ends."""
+"""Verbs of groups of rows: windows within them, splits and shuffles by them."""
 
 from typing import Any
 
@@ -6,16 +6,23 @@ import numpy as np
 
 from loadax.composition.padded_windows import PaddedWindowSource
 from loadax.composition.windows import WindowOptions, WindowSource
-from loadax.core.arguments import choice
+from loadax.core.arguments import choice, shown
+from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
+from loadax.plan.groups.chosen import split_offsets, split_words
 from loadax.plan.groups.offsets import above_lists, group_starts, seams
+from loadax.plan.groups.shuffled import GroupsShuffled
 from loadax.plan.order import depth_first
 from loadax.plan.select import Selected
+from loadax.plan.split import checked_group_split
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.row_index.offsets import given_offsets
+from loadax.row_index.build import scan_options
+from loadax.row_index.offsets import given_offsets, leaf_groups, torn_groups
 from loadax.sources.base import BaseSource
+
+_BLOCKS = ("block", "window", "lanes", "pinned")
 
 
 def group_windows(
@@ -93,3 +100,67 @@ def _check_lengths(offsets: Integers, options: WindowOptions) -> None:
         f"{offsets[first]} to {offsets[first + 1] - 1}; pass pad='edge' or pad='zeros' to pad their "
         "windows, or short='drop' to have none of them"
     )
+
+
+def split_together(
+    order: Order,
+    reader: Reader,
+    by: Any,
+    fraction: Any,
+    seed: int,
+    contiguous: bool,
+    gap: int,
+) -> list[Order] | None:
+    """Splits into orders that share no group; None if rows of a group are not together, which `split_by` can split.
+
+    Args:
+        order: Order to split.
+        reader: Reader of the rows.
+        by: Offsets of the groups, the name of a leaf, or a function of a row.
+        fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
+        seed: Seed of the draws of groups.
+        contiguous: Whether the parts are runs of groups, and none is drawn.
+        gap: Number of groups between such parts.
+
+    Raises:
+        ArgumentError: When a value can't be used, there is no such leaf, or a part would be empty.
+    """
+    if callable(by):
+        return None
+    share, between = checked_group_split(fraction, seed, contiguous, gap)
+    if not isinstance(by, str):
+        return split_offsets(order, by, share, seed, between)
+    # several processes share a pass by its index
+    if order.varies or order.repeats or this_process().count > 1:
+        return None
+    options = scan_options(None, None, None, None)
+    starts, words = leaf_groups(order, reader, by, "by", options)
+    if len(torn_groups(words)[0]):
+        return None
+    offsets = np.append(starts, order.size)
+    return split_words(order, offsets, words, share, seed, between)
+
+
+def shuffle_groups(
+    order: Order, reader: Reader, by: Any, seed: int, blocks: tuple[Any, ...]
+) -> Order:
+    """Shuffles groups, whose rows keep their order.
+
+    Args:
+        order: Order that does not vary.
+        reader: Reader of the rows.
+        by: Offsets of the groups, or the name of a leaf.
+        seed: Seed of the permutations.
+        blocks: Arguments of a block shuffle, which this is not; None where they were left out.
+
+    Raises:
+        ArgumentError: When an argument can't be used, or rows of a group are not together.
+    """
+    for name, value in zip(_BLOCKS, blocks, strict=True):
+        if value is not None:
+            raise ArgumentError(
+                f"{name}={shown(value)} is for shuffles of blocks, and by= for those "
+                f"of groups; leave {name}= out"
+            )
+    offsets = given_offsets(order, reader, by, "by", "shuffle")
+    return GroupsShuffled(order, offsets, seed)
