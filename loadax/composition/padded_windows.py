@@ -61,9 +61,9 @@ class PaddedWindowSource(WrapperSource):
         ]
         self.spec = self._example([*self._specs, *masks])
         # the number of the window's leaf, or behind them that of the mask, for each leaf
-        self._numbers, self._full_structure = flatten(
+        self._numbers = flatten(
             self._example(list(range(len(self._specs) + len(masks))))
-        )
+        )[0]
         self.traits = windows.traits._replace(attributes={})
 
     def _over(self, source: BaseSource) -> BaseSource:

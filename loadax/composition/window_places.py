@@ -84,6 +84,11 @@ class WindowPlaces:
         return int(self._before[-1])
 
     @property
+    def starts(self) -> Integers:
+        """First positions of the groups."""
+        return self._bounds[:-1]
+
+    @property
     def num_groups(self) -> int:
         """Number of groups."""
         return len(self._before) - 1

@@ -185,6 +185,8 @@ class WindowSource(BaseSource):
             options.span if options.pad is None else None,
             options.anchor,
         )
+        if groups is not None:
+            self._groups = self.places.starts  # one copy of them
         self._length = len(self.places)
         if self._length == 0:
             raise SourceError(self._too_short(self.places.largest))

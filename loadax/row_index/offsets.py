@@ -231,6 +231,6 @@ def _pairs_of_run(words_of: RowFunction, run: Run) -> Words:
 
 def _merged(parts: Iterator[Arrays]) -> Entry:
     listed = [np.empty(0, np.uint64), *(part["values"] for part in parts)]
-    pairs = np.concatenate(listed).reshape(-1, 2)
-    pairs = pairs[_starts(pairs[:, 1])].reshape(-1)
+    groups = np.concatenate(listed).reshape(-1, 2)
+    pairs = groups[_starts(groups[:, 1])].reshape(-1)
     return Entry({"pairs": pairs}, {"digest": digest_values(pairs)})

@@ -264,6 +264,17 @@ class TestOffsets:
         records = [str(tmp_path / f"{number}.array_record") for number, length in enumerate(LENGTHS) if length]
         assert loadax.from_array_record(records, dtype="int32").offsets().tolist() == wanted
 
+    def test_of_groups_of_an_hdf5_file(self, tmp_path: Path) -> None:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "demos.hdf5", "w") as file:
+            for number, length in enumerate([5, 3, 7]):
+                file[f"data/demo_{number}/actions"] = np.arange(length) + 10 * number
+        with h5py.File(tmp_path / "demos.hdf5") as file:
+            demos = concat([loadax.as_dataset(file["data"][name]) for name in sorted(file["data"])])
+            assert demos.offsets().tolist() == [0, 5, 8, 15]
+            windows = demos.windows(3, within=demos.offsets(), pad="edge")
+            assert windows.read([4, 5])["actions"].tolist() == [[4, 4, 4], [10, 11, 12]]
+
     def test_an_index_keeps_groups_alone(self, tmp_path: Path) -> None:
         source = ChunkedSource({"episode": np.arange(2000) // 10, "image": np.zeros((2000, 3))}, None, True)
         data = from_source(source)
