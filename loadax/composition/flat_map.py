@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.core.spec import own_all, spec_of, stack
 from loadax.errors import LeafError
+from loadax.plan.groups.offsets import group_starts
 from loadax.protocols import Integers, Location, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
@@ -72,8 +73,7 @@ class Counts(NamedTuple):
     @property
     def groups(self) -> Integers:
         """First entry of each list that has some."""
-        firsts = np.unique(np.append(0, self.ends[:-1]))
-        return firsts[firsts < self.size]
+        return group_starts(np.append(0, self.ends))
 
     def begins(self, starts: Integers | range) -> Integers | None:
         if self.order.row_range != range(self.order.size):

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.plan.groups.finder import GroupFinder
+from loadax.plan.groups.offsets import group_starts
 from loadax.protocols import Integers
 from loadax.sources.checks import check_rows
 
@@ -96,8 +97,7 @@ class WindowPlaces:
     @property
     def first_windows(self) -> Integers:
         """First window of each group that has some."""
-        firsts = np.unique(self._before)
-        return firsts[firsts < len(self)]
+        return group_starts(self._before)
 
     def __call__(self, windows: Integers) -> Places:
         """The places of windows."""

@@ -11,7 +11,7 @@ from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.groups.chosen import split_offsets, split_words
-from loadax.plan.groups.offsets import above_lists, group_starts, seams
+from loadax.plan.groups.offsets import above_lists, group_starts, seams, union
 from loadax.plan.groups.shuffled import GroupsShuffled
 from loadax.plan.order import depth_first
 from loadax.plan.select import Selected
@@ -63,7 +63,7 @@ def group_windows(
             # rows that were listed may have any distance
             options = options._replace(seams="cross")
     elif options.seams == "avoid":
-        starts = np.union1d(starts, order.runs)
+        starts = union(starts, order.runs)
     if options.pad is None and short == "error":
         _check_lengths(np.append(starts, order.size), options)
     windows = WindowSource(reader, reader.spec, order, options, starts)

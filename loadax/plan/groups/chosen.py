@@ -14,7 +14,7 @@ from loadax.core.arguments import shown
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text
 from loadax.plan.groups.finder import GroupFinder
-from loadax.plan.groups.offsets import checked_offsets
+from loadax.plan.groups.offsets import checked_offsets, union
 from loadax.plan.order import VerbOrder
 from loadax.plan.split import again, below, drawn_counts, given_counts, run_counts
 from loadax.protocols import Hits, Integers, Order, Visits
@@ -56,7 +56,7 @@ class ChosenGroups(VerbOrder):
         if inner is None:
             return None
         firsts = np.append(0, self.ends)[:-1]
-        return np.union1d(firsts, self._positions_of(inner)[1])
+        return union(firsts, self._positions_of(inner)[1])
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         groups = self._group_of(positions)
