@@ -77,8 +77,6 @@ _NEEDED: Any = None
 # limit of block, window and lanes each, so that their product fits
 _MOST_ROWS = 1 << 30
 _RNG_HINT = "; pass the seed of the generators as seed="
-# Verbs of which a part has single rows, as they are described
-_DRAWN = {"split", "split_by", "select", "first epoch"}
 # blocks per lane: with 128 lanes, 512 blocks are open, about the rows of a large batch
 _WINDOW = 4
 
@@ -333,15 +331,16 @@ class Dataset:
                 "mix({name: ds.shuffle(seed)}, …)"
             )
         pinned = flag("pinned", pinned)
-        if self.is_stream:
-            others = {
+        blocks = dict[str, Any]()
+        if self.is_stream or by is not None:
+            blocks = {
                 "block": block,
                 "window": window,
                 "lanes": None if lanes == _LANES else lanes,
                 "pinned": pinned or None,
-                "by": by,
             }
-            return self._shuffled_stream(seed, buffer_size, **others)
+        if self.is_stream:
+            return self._shuffled_stream(seed, buffer_size, **blocks, by=by)
         if buffer_size is not None:
             raise ArgumentError(
                 f"buffer_size={shown(buffer_size)} is for streams; all rows of this "
@@ -350,12 +349,6 @@ class Dataset:
         if by is not None:
             from loadax.row_index.group_verbs import shuffle_groups
 
-            blocks = (
-                block,
-                window,
-                None if lanes == _LANES else lanes,
-                pinned or None,
-            )
             return self._with(
                 shuffle_groups(self.order, self.reader, by, seed, blocks)
             )
@@ -615,7 +608,11 @@ class Dataset:
             >>> chunks[2]["window_mask"]
             array([ True, False])
         """
-        from loadax.composition.windows import WindowSource, window_options
+        from loadax.composition.windows import (
+            WindowSource,
+            window_options,
+            window_remedy,
+        )
 
         self._check_random_access(
             "windows()",
@@ -624,7 +621,7 @@ class Dataset:
         check_fixed_rows(self.order, "windows()")
         if self.order.runs is None and within is None:
             raise ArgumentError(
-                f"windows() needs consecutive rows; {self._window_remedy(length)}"
+                f"windows() needs consecutive rows; {window_remedy(self.order, length)}"
             )
         options = window_options(length, stride, lead, targets, every, seams, pad)
         if within is None and pad is None and short == "error":
@@ -1095,6 +1092,7 @@ class Dataset:
         gap: int = 0,
         by: Any = None,
         allow_shared_rows: bool = False,
+        index: str | os.PathLike[str] | None = None,
     ) -> tuple["Dataset", ...]: ...
 
     @overload
@@ -1107,6 +1105,7 @@ class Dataset:
         gap: int = 0,
         by: Any = None,
         allow_shared_rows: bool = False,
+        index: str | os.PathLike[str] | None = None,
     ) -> tuple["Dataset", "Dataset"]: ...
 
     @explain_arguments
@@ -1119,6 +1118,7 @@ class Dataset:
         gap: int = 0,
         by: Any = None,
         allow_shared_rows: bool = False,
+        index: str | os.PathLike[str] | None = None,
     ) -> tuple["Dataset", ...]:
         """Splits the dataset into parts that share no row: at random, or into runs of rows.
 
@@ -1147,6 +1147,8 @@ class Dataset:
                 count groups. Rows of a group that a leaf names need not be together; if they are, or by offsets, 16
                 bytes per group are kept, nothing per row, and no window of a part leaves a group.
             allow_shared_rows: Whether parts may be made of the same data, as before there was this argument.
+            index: Folder that keeps the groups that `by` names for later runs, as in `filter`. A run of several
+                processes needs it.
 
         Raises:
             ArgumentError: If `fraction` is none of these, the counts don't add up, a part would be empty, the set of
@@ -1188,14 +1190,26 @@ class Dataset:
         verb = f"split({shown(fraction)})"
         shared = flag("allow_shared_rows", allow_shared_rows)
         if by is not None:
-            return self._split_groups(by, fraction, seed, contiguous, gap, shared)
+            from loadax.row_index.group_verbs import split_together
+
+            runs = flag("contiguous", contiguous)
+            given: Any = {"contiguous": runs, "gap": gap, "index": index}
+            orders = split_together(
+                self.order, self.reader, by, fraction, seed, **given
+            )
+            if orders is None:
+                return self.split_by(
+                    by, fraction, seed, allow_shared_rows=shared, **given
+                )
+            parts = self._parts(orders)
+            return self._kept_apart("split(by=)", parts, shared, by_position=True)
         if flag("contiguous", contiguous):
             if seed:
                 raise ArgumentError(
                     f"seed={seed}: a contiguous split draws nothing; leave seed= out"
                 )
-            runs = self._parts(split_runs(self.order, fraction, gap))
-            return self._kept_apart(verb, runs, shared, gap)
+            parts = self._parts(split_runs(self.order, fraction, gap))
+            return self._kept_apart(verb, parts, shared, gap)
         if gap:
             raise ArgumentError(
                 f"gap={gap} is for runs of rows; pass contiguous=True as well"
@@ -1217,33 +1231,6 @@ class Dataset:
                     stacklevel=3,
                 )
         return self._kept_apart(verb, parts, shared)
-
-    def _split_groups(
-        self,
-        by: Any,
-        fraction: Any,
-        seed: int,
-        contiguous: Any,
-        gap: int,
-        shared: bool,
-    ) -> tuple["Dataset", ...]:
-        from loadax.row_index.group_verbs import split_together
-
-        runs = flag("contiguous", contiguous)
-        orders = split_together(
-            self.order, self.reader, by, fraction, seed, runs, gap
-        )
-        if orders is None:
-            return self.split_by(
-                by,
-                fraction,
-                seed,
-                contiguous=runs,
-                gap=gap,
-                allow_shared_rows=shared,
-            )
-        parts = self._parts(orders)
-        return self._kept_apart("split(by=)", parts, shared, by_position=True)
 
     def _parts(self, orders: Sequence[Order]) -> tuple["Dataset", ...]:
         return tuple(map(self._with, orders))
@@ -2003,25 +1990,6 @@ class Dataset:
             *self.order.describe(),
             *(transform.describe() for transform in self.maps),
         ]
-
-    def _window_remedy(self, length: Any) -> str:
-        # the innermost such verb
-        *_, order = (below for below in depth_first(self.order) if below.runs is None)
-        if order.mixes:
-            return (
-                "make windows of each dataset, then mix those: mix({name: "
-                f"ds.windows({length}), …}}, weights)"
-            )
-        drawn = {
-            verb[0] for below in depth_first(self.order) for verb in below.describe()
-        } & _DRAWN
-        if drawn:  # windows before it would share rows
-            return (
-                f"split into runs of rows instead of {order.text()[-1]}, and make "
-                "windows of each part: split(0.8, "
-                f"contiguous=True)[0].windows({length})"
-            )
-        return f"call windows({length}) before {order.text()[-1]}, not after it"
 
     def _select(self, rows: Any, name: str) -> "Dataset":
         from loadax.row_index.lists import select

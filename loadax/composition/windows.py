@@ -16,6 +16,7 @@ from loadax.core.spec import flatten_spec, normalise_spec
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.locations import joined
+from loadax.plan.order import depth_first
 from loadax.protocols import (
     ArraySpec,
     Boxes,
@@ -29,6 +30,9 @@ from loadax.protocols import (
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Below, Child, MapChild
 from loadax.sources.checks import read_columns
+
+# Verbs of which a part has single rows, as they are described
+_DRAWN = {"split", "split_by", "select", "first epoch"}
 
 
 class WindowOptions(NamedTuple):
@@ -131,6 +135,27 @@ def window_options(
     return WindowOptions(
         length, stride, ahead, integer("targets", targets, 1), every, seams, pad
     )
+
+
+def window_remedy(whole: Order, length: Any) -> str:
+    """The call that makes windows of an order whose rows are not consecutive."""
+    # the innermost such verb
+    *_, order = (below for below in depth_first(whole) if below.runs is None)
+    if order.mixes:
+        return (
+            "make windows of each dataset, then mix those: mix({name: "
+            f"ds.windows({length}), …}}, weights)"
+        )
+    drawn = {
+        verb[0] for below in depth_first(whole) for verb in below.describe()
+    } & _DRAWN
+    if drawn:  # windows before it would share rows
+        return (
+            f"split into runs of rows instead of {order.text()[-1]}, and make "
+            "windows of each part: split(0.8, "
+            f"contiguous=True)[0].windows({length})"
+        )
+    return f"call windows({length}) before {order.text()[-1]}, not after it"
 
 
 @final

@@ -6,7 +6,7 @@ import numpy as np
 
 from loadax.composition.padded_windows import PaddedWindowSource
 from loadax.composition.windows import WindowOptions, WindowSource
-from loadax.core.arguments import choice, shown
+from loadax.core.arguments import choice, refuse_given
 from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
@@ -21,8 +21,6 @@ from loadax.reader import Reader
 from loadax.row_index.build import scan_options
 from loadax.row_index.offsets import given_offsets, leaf_groups, torn_groups
 from loadax.sources.base import BaseSource
-
-_BLOCKS = ("block", "window", "lanes", "pinned")
 
 
 def group_windows(
@@ -110,6 +108,7 @@ def split_together(
     seed: int,
     contiguous: bool,
     gap: int,
+    index: Any,
 ) -> list[Order] | None:
     """Splits into orders that share no group; None if rows of a group are not together, which `split_by` can split.
 
@@ -121,19 +120,27 @@ def split_together(
         seed: Seed of the draws of groups.
         contiguous: Whether the parts are runs of groups, and none is drawn.
         gap: Number of groups between such parts.
+        index: Folder that keeps the groups of a leaf; None: they are not kept.
 
     Raises:
-        ArgumentError: When a value can't be used, there is no such leaf, or a part would be empty.
+        ArgumentError: When a value can't be used, there is no such leaf, a part would be empty, or each of several
+            processes would read all rows.
     """
     if callable(by):
         return None
     share, between = checked_group_split(fraction, seed, contiguous, gap)
     if not isinstance(by, str):
         return split_offsets(order, by, share, seed, between)
-    # several processes share a pass by its index
-    if order.varies or order.repeats or this_process().count > 1:
+    processes = this_process().count
+    if processes > 1 and index is None:
+        raise ArgumentError(
+            f"split(by={by!r}) would read all rows in each of {processes} processes; "
+            "pass index=, a folder that they share, so that each reads a part",
+            argument="index",
+        )
+    if order.varies or order.repeats:
         return None
-    options = scan_options(None, None, None, None)
+    options = scan_options(index, None, None, None)
     starts, words = leaf_groups(order, reader, by, "by", options)
     if len(torn_groups(words)[0]):
         return None
@@ -142,7 +149,7 @@ def split_together(
 
 
 def shuffle_groups(
-    order: Order, reader: Reader, by: Any, seed: int, blocks: tuple[Any, ...]
+    order: Order, reader: Reader, by: Any, seed: int, blocks: dict[str, Any]
 ) -> Order:
     """Shuffles groups, whose rows keep their order.
 
@@ -156,11 +163,6 @@ def shuffle_groups(
     Raises:
         ArgumentError: When an argument can't be used, or rows of a group are not together.
     """
-    for name, value in zip(_BLOCKS, blocks, strict=True):
-        if value is not None:
-            raise ArgumentError(
-                f"{name}={shown(value)} is for shuffles of blocks, and by= for those "
-                f"of groups; leave {name}= out"
-            )
+    refuse_given("shuffles of blocks, and by= for those of groups", **blocks)
     offsets = given_offsets(order, reader, by, "by", "shuffle")
     return GroupsShuffled(order, offsets, seed)

@@ -1,11 +1,12 @@
 """Advice of errors about groups of rows: what follows it keeps groups together."""
 
 import numpy as np
+import pytest
 
 from loadax import from_arrays, from_source
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError
-from loadax.row_index import offsets
+from loadax.row_index import group_verbs, offsets
 from tests.advice.registry import Case, follows
 
 LENGTHS = [3, 1, 2]
@@ -72,6 +73,11 @@ def a_leaf_in_a_run_of_processes(case: Case) -> None:
         patch.setattr(offsets, "this_process", lambda: Process(0, 2))
         with case.refused(ArgumentError):
             EPISODES.windows(1, within="episode")
+        patch.setattr(group_verbs, "this_process", lambda: Process(0, 2))
+        with pytest.raises(ArgumentError, match="in each of 2 processes; pass index=, a folder that they share"):
+            EPISODES.split(0.5, by="episode")
+    first, second = EPISODES.split(0.5, by="episode", index=case.folder / "index")
+    assert len(first) + len(second) == 6
     found = EPISODES.offsets("episode", index=case.folder / "index")
     assert len(EPISODES.windows(1, within=found)) == 6
 

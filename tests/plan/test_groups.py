@@ -203,8 +203,8 @@ class TestSample:
         (lambda ds: ds.sample(np.ones(7), by=OFFSETS), r"weights\[1\]=1\.0: that group has no rows to draw; pass 0"),
         (lambda ds: ds.sample(np.ones(18), by=OFFSETS), "weights has 18 entries; pass 7, one a group"),
         (lambda ds: ds.sample(np.zeros(7), by=OFFSETS), "give at least one group a positive weight"),
-        (lambda ds: ds.shuffle(0, by=OFFSETS, block=3), "block=3 is for shuffles of blocks, .*; leave block= out"),
-        (lambda ds: ds.shuffle(0, by=OFFSETS, lanes=2), "lanes=2 is for shuffles of blocks, .*; leave lanes= out"),
+        (lambda ds: ds.shuffle(0, by=OFFSETS, block=3), "block=3 is for shuffles of blocks, .*; leave it out"),
+        (lambda ds: ds.shuffle(0, by=OFFSETS, lanes=2), "lanes=2 is for shuffles of blocks, .*; leave it out"),
         (
             lambda ds: ds.shuffle(1).shuffle(0, by=OFFSETS),
             r"shuffle\(by=\) needs the same order .* before shuffle\(1\)",
