@@ -24,12 +24,12 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, scan_options
 from loadax.row_index.groups import Words, by_leaf, hashes
-from loadax.row_index.identity import (
+from loadax.row_index.index_identity import (
     data_identity,
     question_identity,
     refuse_shared,
 )
-from loadax.row_index.scan import RowFunction, Run, row_work, threads_for
+from loadax.row_index.scan import RowFunction, RowWork, Run, row_runs, threads_for
 from loadax.sources.selection import keep_selected
 
 _CHUNK = 1 << 20  # rows per pass
@@ -199,7 +199,9 @@ def _groups_of_pass(
         _VERB,
         lambda: {"leaf": path, **data_identity(reader, met)},
         lambda entry: check_digest(entry, "pairs", np.uint64, None),
-        lambda: row_work(reader, met, judge, np.uint64, f"{_VERB} {path}", _CHUNK),
+        lambda: RowWork(
+            row_runs(reader, met, _CHUNK), judge, np.uint64, f"{_VERB} {path}"
+        ),
         _merged,
         PassOptions(threads, options.executor, options.progress),
     )

@@ -92,6 +92,11 @@ class RangedRecords:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def first_records(self) -> Integers:
+        """First record of each file that has some, int64[files]."""
+        return self._firsts[:-1][np.diff(self._firsts) > 0]
+
     def __repr__(self) -> str:
         if len(self.files) == 1:
             return "an ArrayRecord file"
