@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         from_objects,
         from_parquet,
         from_source,
+        from_sparse,
         from_stream,
         from_tensorstore,
         from_tfrecord,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from loadax.loader.chain import chain
     from loadax.loader.dataloader import Dataloader
     from loadax.loader.device.device_map import DeviceMap
+    from loadax.loader.device.sparse import pack_sparse
     from loadax.loader.epoch import Epoch
     from loadax.loader.host_rows import HostRows
     from loadax.loader.iterator import DataIterator
@@ -70,6 +72,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "chain": "loadax.loader.chain",
     "concat": "loadax.combine",
     "mix": "loadax.combine",
+    "pack_sparse": "loadax.loader.device.sparse",
     "progress": "loadax.interop.progress",
     "zip": "loadax.combine",
 }
@@ -107,6 +110,7 @@ __all__ = [
     "from_objects",
     "from_parquet",
     "from_source",
+    "from_sparse",
     "from_stream",
     "from_tensorstore",
     "from_tfrecord",
@@ -114,6 +118,7 @@ __all__ = [
     "from_webdataset",
     "from_zarr",
     "mix",
+    "pack_sparse",
     "progress",
     "seeds",
     "sharding",

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, Literal
 
 from loadax.core.arguments import (
+    flag,
     optional_flag,
     path as checked_path,
     refuse_given,
@@ -826,6 +827,54 @@ def from_zarr(
     return Dataset(open_files(FORMAT, path, variables, missing, index=index))
 
 
+def from_sparse(
+    data: Any,
+    matrix: str = "X",
+    *,
+    obs: Sequence[str] | Mapping[str, Any] = (),
+    dense: bool = False,
+    nulls: int | None = None,
+) -> Dataset:
+    """Opens the rows of a sparse matrix, such as cells by genes, without making it dense.
+
+    Examples are dicts of the row's `indices` (int32, its columns) and `values`, of any length, as the matrix has them:
+    in any order, and a column more than once, which counts as the sum. `pack_sparse` makes batches of them that the
+    devices make dense. `shuffle(seed, block="chunks")` decodes each chunk of a file once an epoch.
+
+    Args:
+        data: CSR matrix of `scipy.sparse`, in memory or of memory-mapped arrays. `AnnData`, in memory or backed, or its
+            `CSRDataset`. Group of h5py or zarr in AnnData's encoding: that of a `csr_matrix`, or of all of an AnnData.
+            Or the path of an `.h5ad` or HDF5 file, of a zarr folder, or of a `.npz` file of `scipy.sparse.save_npz`,
+            which is read into memory.
+        matrix: Matrix of an AnnData: "X", "layers/counts", "raw/X". A matrix that is dense is read with `dense=True`.
+        obs: Columns of the table `obs` of an AnnData that become leaves; categories are their codes, and
+            `dataset.source.classes` has their names. Or a dict of arrays with one entry a row.
+        dense: Whether an example has `x`, an array of all columns, in place of `indices` and `values`.
+        nulls: Code in place of missing categories. None: they are an error.
+
+    Raises:
+        ArgumentError: If an argument can't be used, or the matrix is in another form, such as CSC. Says what to write.
+        SourceError: If a file or matrix is missing or damaged, or a column of `obs` has nulls. On reading a row with an
+            entry out of range: names the row.
+        LeafTypeError: If a column of `obs` is neither numeric nor of categories. Names it.
+        UnsupportedError: If h5py or zarr is not installed, for files of theirs.
+
+    Examples:
+        >>> import numpy as np
+        >>> import scipy.sparse
+        >>> from loadax import from_sparse
+        >>> matrix = scipy.sparse.csr_array(np.array([[0, 5, 0], [0, 0, 0], [7, 0, 1]], np.float32))
+        >>> cells = from_sparse(matrix, obs={"label": np.array([3, 1, 2])})
+        >>> cells[2]
+        {'indices': array([0, 2], dtype=int32), 'values': array([7., 1.], dtype=float32), 'label': np.int64(2)}
+        >>> from_sparse(matrix, dense=True).read([0, 1])["x"].tolist()
+        [[0.0, 5.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    from loadax.sources.sparse.open import open_sparse
+
+    return Dataset(open_sparse(data, matrix, obs, flag("dense", dense), nulls))
+
+
 def from_parquet(
     paths: Any,
     columns: Sequence[str] | str | None = None,
@@ -1007,11 +1056,12 @@ def as_dataset(data: Any) -> Dataset:
     | data frame of pandas or polars, `Table` or `RecordBatch` of Arrow, relation of DuckDB | `from_arrow` |
     | open array of TensorStore, zarr, h5py or xarray | its rows, read on request |
     | `xarray.Dataset`, `zarr.Group` or `h5py.Group` | dict of its arrays, which must have equal first dimensions |
+    | CSR matrix of SciPy, `AnnData`, or a group that is one | `from_sparse`, dense if the matrix is |
     | `grain.MapDataset` | `from_grain` |
     | `IterableDataset` of Hugging Face or torch, `grain.IterDataset`, generator function | a stream: `from_stream` |
 
     Anything else raises an error that says how to open it: paths, iterators, dicts of several datasets, sparse
-    matrices.
+    matrices of other forms.
 
     Args:
         data: Any of these.

@@ -53,7 +53,10 @@ def library_array(leaf: Any, name: str) -> Array:
             )
         is_sparse = hasattr(leaf, "toarray")
         if is_sparse:
-            remedy = "the array of it: matrix.toarray()"
+            remedy = (
+                "the array of it: matrix.toarray(), or rows that stay sparse beside "
+                "arrays: loadax.from_sparse(matrix.tocsr(), obs={'y': y})"
+            )
         else:
             remedy = "NumPy arrays whose dim 0 counts rows"
         raise SourceError(

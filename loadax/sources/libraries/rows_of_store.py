@@ -29,7 +29,7 @@ class StoreSource(BaseSource):
     def __init__(self, tree: Tree):
         leaves, self._structure = flatten(tree, is_leaf=is_stored)
         self._arrays = [
-            _open(leaf, path)
+            open_rows(leaf, path)
             for leaf, path in zip(leaves, self._structure.paths, strict=True)
         ]
         self._length = common_length(
@@ -64,8 +64,8 @@ class StoreSource(BaseSource):
         )
 
 
-def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
-    openers: dict[str, Callable[[Any], _Stored]] = {
+def _opener(data: Any) -> "Callable[[Any], Stored] | None":
+    openers: dict[str, Callable[[Any], Stored]] = {
         "tensorstore": _of_tensorstore,
         "zarr": _of_zarr,
         "h5py": _of_hdf5,
@@ -81,7 +81,12 @@ def _opener(data: Any) -> "Callable[[Any], _Stored] | None":
     )
 
 
-def _open(leaf: Any, path: str) -> "_Stored":
+def open_rows(leaf: Any, path: str) -> "Stored":
+    """Opens an array by rows: of an open store, or in memory.
+
+    Raises:
+        SourceError: When it has no rows or can't be read; names the leaf.
+    """
     opener = _opener(leaf)
     if opener is None:
         return _OfSource(ArraySource({path: leaf}))
@@ -221,4 +226,4 @@ def _chunk_rows(variable: Any) -> int:
 
 
 # Reader of the rows of one array, in any order: `reads` run concurrently, and `chunk_rows` are decoded together.
-_Stored: TypeAlias = _OfSource | _OfLibrary
+Stored: TypeAlias = _OfSource | _OfLibrary

@@ -8,18 +8,10 @@ from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
 from loadax.sources.frame_columns import is_column, is_frame
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
+from loadax.sources.libraries.sparse import is_sparse
 from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from, is_stored
 
-# Rows of a matrix, of which `[[row]]` is sparse in all versions of SciPy.
-_SPARSE_ROWS = (
-    "loadax.from_arrays(np.arange(data.shape[0])).map(lambda row: "
-    "{0}[[row]].toarray()[0])"
-)
-_SPARSE = (
-    "loadax.from_arrays(data.toarray()), or, row by row, "
-    f"{_SPARSE_ROWS.format('data.tocsr()')}"
-)
 _ATOMS = (
     "loadax.from_source([{'numbers': atoms.numbers, 'positions': atoms.positions} for "
     "atoms in "
@@ -28,8 +20,8 @@ _EPISODES = (
     "[{'observations': episode.observations, 'actions': episode.actions} for "
     "episode in data.iterate_episodes()]"
 )
+_SPARSE = "loadax.from_sparse(data.tocsr())"
 _BATCHES = "*(data[i] for i in range(len(data)))"
-_DENSE = "loadax.as_dataset({'x': data.X})"
 # Packages of Keras, and names of the class there.
 _KERAS = {
     "keras": ("PyDataset",),
@@ -43,8 +35,7 @@ _BY_CLASS = (
     ("pyarrow.parquet", "ParquetFile", "loadax.from_arrow(data.read())"),
     ("scipy.sparse", "spmatrix", _SPARSE),
     ("scipy.sparse", "sparray", _SPARSE),
-    ("anndata.abc", "CSRDataset", _SPARSE_ROWS.format("data")),
-    ("anndata.abc", "CSCDataset", "loadax.as_dataset(data.to_memory())"),
+    ("anndata.abc", "CSCDataset", "loadax.from_sparse(data.to_memory().tocsr())"),
     ("xbatcher", "BatchGenerator", "loadax.as_dataset(data.ds)"),
     ("netCDF4", "Dataset", "loadax.as_dataset(xarray.open_dataset(data.filepath()))"),
     ("deltalake", "DeltaTable", "loadax.from_parquet(data.file_uris())"),
@@ -87,13 +78,17 @@ def refuse_known(data: Any) -> None:
 
         path = os.fspath(data)
         found = find_format(path)
+        line = None
+        if found is not None:
+            line = found.call(path)
+        elif path.endswith((".h5ad", ".npz")):
+            line = f"loadax.from_sparse({path!r})"
         others = (
             f"loadax.{', '.join(FORMATS)}, or what another library makes of it: "
             "loadax.as_dataset(…)"
         )
         raise ArgumentError(
-            f"data={data!r} is a path; open it: "
-            f"{others if found is None else found.call(path)}"
+            f"data={data!r} is a path; open it: {others if line is None else line}"
         )
     refuse_grain(data)
     if any(
@@ -106,20 +101,8 @@ def refuse_known(data: Any) -> None:
             "apart in memory: loadax.from_arrays(jax.tree.map(lambda *leaves: "
             f"np.concatenate(leaves), {_BATCHES}))"
         )
-    if comes_from(data, "anndata", "AnnData"):
-        is_sparse = hasattr(data.X, "toarray") or comes_from(
-            data.X, "anndata.abc", "CSRDataset", "CSCDataset"
-        )
-        rows = (
-            "loadax.from_arrays(np.arange(data.n_obs)).map(lambda row: {'x': "
-            "data.X[[row]].toarray()[0]})"
-        )
-        raise ArgumentError(
-            f"the data is {type_text(data)}, of which [row] is another table; hand "
-            f"over its arrays: {rows if is_sparse else _DENSE}"
-        )
     for module, name, line in _BY_CLASS:
-        if comes_from(data, module, name):
+        if comes_from(data, module, name) and not is_sparse(data):
             raise ArgumentError(
                 f"the data is {type_text(data)}, which can't be read by rows; make "
                 f"arrays of it: {line}"

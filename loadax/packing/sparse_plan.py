@@ -1,0 +1,57 @@
+"""Plans packs of sparse rows: which consecutive rows are in each, and how many entries each has room for."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from loadax.errors import ArgumentError
+from loadax.protocols import Integers
+
+PLAN_VERSION = 1  # another version packs the same lengths in another way
+_ROOM = 1.5  # most entries of a pack in means of packs, unless the budget is given
+_MULTIPLE = 128  # budgets that are not given are multiples of it
+
+
+def plan_packs(
+    lengths: Integers, rows: int, most: int | None, row_of: Callable[[int], int] = int
+) -> tuple[Integers, int]:
+    """Cuts consecutive rows into packs of at most `rows` rows, whose entries fit a budget.
+
+    Args:
+        lengths: Entries of each row, int64[n], at least one row.
+        rows: Most rows of a pack.
+        most: The budget. None: the entries of the largest pack, if all have `rows` rows; or 1.5 times their mean, if
+            that is less and holds the longest row.
+        row_of: Function that returns the row of a position, for errors.
+
+    Returns:
+        First position of each pack, and the end of the last one, int64[packs + 1]; and the budget.
+
+    Raises:
+        ArgumentError: When a row has more entries than the budget; names it.
+    """
+    size = len(lengths)
+    firsts = np.arange(0, size, rows)
+    longest = int(lengths.max())
+    largest = int(np.add.reduceat(lengths, firsts).max())
+    if most is None:
+        roomy = int(_ROOM * rows * lengths.mean()) + 1
+        budget = max(1, longest, min(largest, roomy))
+        budget = -(-budget // _MULTIPLE) * _MULTIPLE
+    else:
+        budget = most
+    if longest > budget:
+        raise ArgumentError(
+            f"row {row_of(int(np.argmax(lengths)))} has {longest} entries, more than "
+            f"entries={budget}; pass entries={longest} or more"
+        )
+    if largest <= budget:
+        return np.append(firsts, size), budget
+    ends = np.cumsum(lengths)
+    bounds = [0]
+    while bounds[-1] < size:
+        first = bounds[-1]
+        room = ends[first] - lengths[first] + budget
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        bounds.append(min(fitting, first + rows))
+    return np.array(bounds, np.int64), budget

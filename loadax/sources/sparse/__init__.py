@@ -1,0 +1,1 @@
+"""Rows of sparse matrices: SciPy's CSR, AnnData, and sparse groups of HDF5 and zarr."""
