@@ -297,11 +297,12 @@ class SparsePacks(BaseSource):
                     f"row {row} has {length} indices and values of "
                     f"{values.dtype}{list(values.shape)}; return {dtype}[{length}]"
                 )
-            if length and not 0 <= numbers.min() <= numbers.max() < columns:
+            wrong = numbers[(numbers < 0) | (numbers >= columns)]
+            if len(wrong):
                 raise LeafError(
-                    f"row {row} has an entry in column {numbers.max()} or "
-                    f"{numbers.min()}, but the {columns} columns are numbered from 0; "
-                    f"pass columns={int(numbers.max()) + 1} or more to pack_sparse()"
+                    f"row {row} has an entry in column {wrong[0]}, but columns are at "
+                    f"least 0 and below {columns}; correct the map before, or pass "
+                    "more: pack_sparse(data, columns=…)"
                 )
         if totals.max(initial=0) > self._sizes.entries:
             raise LeafError(

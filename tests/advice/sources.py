@@ -285,15 +285,6 @@ def batches_of_keras(case: Case) -> None:
     assert rows.read(range(8))[0].tolist() == list(range(8))
 
 
-@follows("of which [row] is another table; hand over its arrays: …")
-def arrays_of_anndata(case: Case) -> None:
-    data = type("AnnData", (), {"X": np.eye(4), "n_obs": 4})()
-    case.patch.setitem(sys.modules, "anndata", SimpleNamespace(AnnData=type(data)))
-    with case.refused(ArgumentError):
-        loadax.as_dataset(data)
-    np.testing.assert_array_equal(loadax.as_dataset({"x": data.X}).read(range(4))["x"], np.eye(4))
-
-
 @follows("fill them: loadax.as_dataset(data.filled(0))")
 def masked_table_of_astropy(case: Case) -> None:
     """A class stands in, with the members that loadax uses."""

@@ -58,7 +58,20 @@ def open_sparse(
     text("matrix", matrix, "a path in the data, such as 'X' or 'layers/counts'")
     if nulls is not None:
         nulls = integer("nulls", nulls, None)
-    found = _find(data, matrix)
+    if not isinstance(data, str | os.PathLike):
+        return _open_rows(_find(data, matrix), obs, dense, nulls)
+    opened = _open_path(path("data", data))
+    try:
+        return _open_rows(_find(opened, matrix), obs, dense, nulls)
+    except BaseException:
+        # so that the file can be written again, although the error holds it
+        if hasattr(opened, "close"):
+            opened.close()
+        raise
+
+
+def _open_rows(found: _Opened, obs: Any, dense: Any, nulls: int | None) -> BaseSource:
+    """Opens the rows of a matrix and of the columns beside it; see `open_sparse`."""
     observations = Observations(found.observations, found.name, nulls)
     if isinstance(obs, Mapping):
         columns = {name: np.asanyarray(column) for name, column in obs.items()}
@@ -93,10 +106,9 @@ def open_sparse(
 
 
 def _find(data: Any, matrix: str) -> _Opened:
-    if isinstance(data, str | os.PathLike):
-        data = _open_path(path("data", data))
-        if isinstance(data, _Opened):
-            return data
+    """The matrix of a path in an object."""
+    if isinstance(data, _Opened):
+        return data
     if comes_from(data, "anndata", "AnnData"):
         if data.is_view and data.isbacked:
             raise ArgumentError(
