@@ -88,10 +88,10 @@ def _spec_of_first(reader: Reader, visits: Visits) -> dict[str, Any]:
         LeafError: When it is none; says what to write.
     """
     example = reader.examples(visits)[0]
-    spec = None
+    spec: dict[str, Any] = {}
     if isinstance(example, dict) and {INDICES, VALUES} <= example.keys():
         spec = spec_of(example)
-    ragged = [] if spec is None else [spec[INDICES], spec[VALUES]]
+    ragged = [leaf for name, leaf in spec.items() if name in (INDICES, VALUES)]
     if not ragged or any(len(leaf.shape) != 1 for leaf in ragged):
         raise LeafError(
             f"row {visits.rows[0]} is not a dict with flat arrays 'indices' and "
@@ -142,6 +142,7 @@ class SparsePacks(BaseSource):
             if name not in (INDICES, VALUES)
         }
         leaves, structure = flatten_spec(self._beside)
+        dtype: np.dtype[Any]
         if sizes.columns <= _NARROW:
             dtype = np.dtype(np.uint16)
         else:

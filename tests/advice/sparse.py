@@ -3,6 +3,7 @@
 from typing import Any
 
 import h5py
+import jax
 import numpy as np
 import scipy.sparse
 import zarr
@@ -144,3 +145,14 @@ def rows_that_are_not_stacked(case: Case) -> None:
     columns = DENSE.shape[1]
     assert loadax.Dataloader(data.pad({"indices": columns, "values": columns}), 8)[0]["values"].shape == (8, columns)
     assert loadax.Dataloader(loadax.from_sparse(MATRIX, dense=True), 8)[0]["x"].tolist() == DENSE[:8].tolist()
+
+
+@follows("pack fewer: pack_sparse(data, rows=…)")
+def dense_packs_that_are_too_large(case: Case) -> None:
+    wide = scipy.sparse.csr_array(([1.0], [1 << 21], [0, 1, 1]), shape=(2, 1 << 22))
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    packs, dense = loadax.pack_sparse(loadax.from_sparse(wide), rows=512)
+    with case.refused(ArgumentError):
+        _ = loadax.Dataloader(packs, 1, device_map=dense, mesh=mesh)[0]
+    packs, dense = loadax.pack_sparse(loadax.from_sparse(wide), rows=2)
+    assert loadax.Dataloader(packs, 1, device_map=dense, mesh=mesh)[0]["x"][0, 0, 1 << 21] == 1

@@ -251,3 +251,14 @@ def test_rows_that_are_not_sparse_are_named() -> None:
     short = rows.map(lambda row: {**row, "values": row["values"][1:]})
     with pytest.raises(LeafError, match=r"row \d+ has \d+ indices and values of float32\[\d+\]; return float32\["):
         pack_sparse(short, rows=4)[0].read(range(15))
+
+
+def test_packs_that_are_too_large_when_dense_stay_sparse() -> None:
+    wide = scipy.sparse.csr_array(([1.0], [1 << 28], [0, 1, 1]), shape=(2, 1 << 29))
+    packs, dense = pack_sparse(from_sparse(wide), rows=8)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    with pytest.raises(
+        ArgumentError, match=r"a dense pack of 8 rows and 536870912 columns .*pack_sparse\(data, rows=2\)"
+    ):
+        _ = Dataloader(packs, 1, device_map=dense, mesh=mesh)[0]
+    assert Dataloader(packs, 1, mesh=mesh)[0]["indices"][0, 0] == 1 << 28

@@ -11,6 +11,8 @@ from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
 
+_MOST = (1 << 31) - 1  # values of a dense pack, which are numbered by int32
+
 
 def pack_sparse(
     data: Any, rows: int = 64, entries: int | None = None, columns: int | None = None
@@ -52,8 +54,8 @@ def pack_sparse(
         True
     """
     from loadax.io import as_dataset
-    from loadax.packing.sparse import INDICES, LENGTHS, VALUES, pack_rows
-    from loadax.sources.sparse.source import columns_of
+    from loadax.packing.sparse import LENGTHS, pack_rows
+    from loadax.sources.sparse.source import INDICES, VALUES, columns_of
 
     rows = integer("rows", rows, 1)
     if entries is not None:
@@ -75,18 +77,24 @@ def pack_sparse(
     packs = pack_rows(dataset.reader, dataset.order, rows, entries, columns)
 
     def dense(example: Tree) -> Tree:
+        if (rows + 1) * columns > _MOST:
+            raise ArgumentError(
+                f"a dense pack of {rows} rows and {columns} columns is larger than 2^31 "
+                f"values; pack fewer: pack_sparse(data, rows={max(1, _MOST // columns - 1)})"
+            )
         leaves = dict(example)
         numbers = leaves.pop(INDICES)
         values = leaves.pop(VALUES)
-        ends = jnp.cumsum(leaves.pop(LENGTHS))
         # Entries after the last row are padding, and get a row that is dropped.
-        owners = jnp.searchsorted(ends, jnp.arange(len(numbers)), side="right")
-        zeros = jnp.zeros((rows, columns), values.dtype)
-        at = zeros.at[owners, numbers.astype(jnp.int32)]
+        ends = jnp.cumsum(leaves.pop(LENGTHS))
+        owners = jnp.cumsum(jnp.zeros(len(numbers), jnp.int32).at[ends].add(1))
+        # of one dimension, which XLA scatters faster on CPUs
+        flat = jnp.zeros(rows * columns, values.dtype)
+        at = flat.at[owners * columns + numbers.astype(jnp.int32)]
         if values.dtype == jnp.bool_:
             filled: jax.Array = at.max(values, mode="drop")
         else:
             filled = at.add(values, mode="drop")
-        return {"x": filled, **leaves}
+        return {"x": filled.reshape(rows, columns), **leaves}
 
     return Dataset(packs), dense

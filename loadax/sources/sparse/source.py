@@ -184,7 +184,8 @@ class SparseSource(BaseSource):
         if self.dense:
             return split_rows(self.read(rows), len(rows))
         columns, values = self._entries(rows)
-        cuts = pairwise([0, *np.cumsum(self.lengths(rows)).tolist()])
+        counts = self.csr.bounds[rows + 1] - self.csr.bounds[rows]
+        cuts = pairwise([0, *np.cumsum(counts).tolist()])
         examples: list[dict[str, Any]] = [
             {INDICES: columns[begin:end], VALUES: values[begin:end]}
             for begin, end in cuts
