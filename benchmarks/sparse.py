@@ -64,7 +64,7 @@ def epoch(loader: loadax.Dataloader, cells: int) -> tuple[int, int]:
     packs = 0
     for placed in loader.iterate():
         packs += len(jax.block_until_ready(placed)["row_mask"])
-    return cells, packs * sum(leaf.nbytes for leaf in loader.dataset.source.spec.values())
+    return cells, packs * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.dataset[0]))
 
 
 def loop(batches: Iterator[Any]) -> tuple[int, int]:

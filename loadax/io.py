@@ -1103,11 +1103,16 @@ def _recognise(data: Any) -> Dataset | None:
         )
     from loadax.sources.adapt import as_source, is_source
     from loadax.sources.libraries.grain_map import is_grain
+    from loadax.sources.libraries.sparse import is_sparse
     from loadax.sources.libraries.streams import recognise_stream
     from loadax.sources.libraries.supported import open_supported
 
     if is_grain(data):
         return from_grain(data)
+    if is_sparse(data):
+        from loadax.sources.sparse.open import open_sparse
+
+        return Dataset(open_sparse(data, "X", (), None, None))
     stream = recognise_stream(data)
     if stream is not None:
         return _stream(stream)

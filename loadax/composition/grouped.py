@@ -1,6 +1,7 @@
 """GroupedSource: lists of the examples of another dataset."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -12,7 +13,8 @@ from loadax.errors import LeafError
 from loadax.protocols import Array, Integers, Order, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.base import BaseSource, Child, MapChild
-from loadax.sources.checks import check_rows
+from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.wrappers.chunk_cache import chunk_of
 
 
 class GroupedRow(NamedTuple):
@@ -77,6 +79,25 @@ class GroupedSource(BaseSource):
         return GroupedSource(
             reader, self._order, self._bounds, self._positions, self.described[0]
         )
+
+    @cached_property
+    def child_order(self) -> Order | None:
+        if (np.diff(self._positions) == 1).all():
+            return self._order
+        return None
+
+    @cached_property
+    def chunks(self) -> Integers | None:
+        """First groups per chunk of the source, if their rows are in its order; None otherwise."""
+        starts = chunk_starts(self._reader.source)
+        if starts is None or self.child_order is None:
+            return None
+        firsts = np.arange(len(self))
+        rows = self._below(Visits(firsts, np.zeros_like(firsts)))[0].rows
+        turns = np.diff(chunk_of(starts, rows[self._bounds[:-1]]), prepend=-1)
+        if (turns < 0).any():
+            return None
+        return np.flatnonzero(turns)
 
     def rows_below(self, rows: Integers) -> tuple[Integers, Integers]:
         below, counts = self._below(Visits(rows, np.zeros_like(rows)))

@@ -1,7 +1,5 @@
 """Plans packs of sparse rows: which consecutive rows are in each, and how many entries each has room for."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from loadax.errors import ArgumentError
@@ -13,7 +11,7 @@ _MULTIPLE = 128  # budgets that are not given are multiples of it
 
 
 def plan_packs(
-    lengths: Integers, rows: int, most: int | None, row_of: Callable[[int], int] = int
+    lengths: Integers, rows: int, most: int | None, names: Integers
 ) -> tuple[Integers, int]:
     """Cuts consecutive rows into packs of at most `rows` rows, whose entries fit a budget.
 
@@ -22,7 +20,7 @@ def plan_packs(
         rows: Most rows of a pack.
         most: The budget. None: the entries of the largest pack, if all have `rows` rows; or 1.5 times their mean, if
             that is less and holds the longest row.
-        row_of: Function that returns the row of a position, for errors.
+        names: Row at each position, for errors.
 
     Returns:
         First position of each pack, and the end of the last one, int64[packs + 1]; and the budget.
@@ -42,7 +40,7 @@ def plan_packs(
         budget = most
     if longest > budget:
         raise ArgumentError(
-            f"row {row_of(int(np.argmax(lengths)))} has {longest} entries, more than "
+            f"row {names[np.argmax(lengths)]} has {longest} entries, more than "
             f"entries={budget}; pass entries={longest} or more"
         )
     if largest <= budget:

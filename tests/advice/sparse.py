@@ -43,7 +43,7 @@ def rows_that_are_not_sparse(case: Case) -> None:
 def names_of_packs(case: Case) -> None:
     data = loadax.from_sparse(MATRIX, obs={"lengths": np.arange(len(DENSE))})
     with case.refused(LeafError):
-        loadax.pack_sparse(data)
+        _ = loadax.pack_sparse(data)[0][0]
     assert "own_lengths" in loadax.pack_sparse(data.rename({"lengths": "own_lengths"}))[0][0]
 
 

@@ -74,7 +74,7 @@ def pack_sparse(
             )
         columns = found.pop()
     columns = integer("columns", columns, 1)
-    packs = pack_rows(dataset.reader, dataset.order, rows, entries, columns)
+    groups, fill = pack_rows(dataset.reader, dataset.order, rows, entries, columns)
 
     def dense(example: Tree) -> Tree:
         if (rows + 1) * columns > _MOST:
@@ -97,4 +97,4 @@ def pack_sparse(
             filled = at.add(values, mode="drop")
         return {"x": filled.reshape(rows, columns), **leaves}
 
-    return Dataset(packs), dense
+    return Dataset(groups).map(fill), dense

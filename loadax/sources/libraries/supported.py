@@ -10,7 +10,6 @@ from loadax.sources.arrays import ArraySource
 from loadax.sources.frame_columns import is_column, is_frame, plain_columns
 from loadax.sources.libraries.array_tree import open_tree
 from loadax.sources.libraries.objects_of_domains import open_converted
-from loadax.sources.libraries.sparse import is_sparse
 from loadax.sources.libraries.unsupported import refuse_known
 from loadax.sources.library import comes_from, is_stored, require
 from loadax.sources.library_arrays import is_array
@@ -32,17 +31,15 @@ def open_supported(data: Any) -> Source | None:
     if converted is not None:
         return converted
     refuse_known(data)
-    if is_sparse(data):
-        from loadax.sources.sparse.open import open_sparse
-
-        return open_sparse(data, "X", (), None, None)
     if comes_from(data, "datasets", "Dataset") and data.format["type"] != "custom":
         from loadax.sources.tables.huggingface.open import open_huggingface
 
         return open_huggingface(data)
     if is_frame(data):
         arrays = plain_columns(data)
-        return _open_arrow(data) if arrays is None else ArraySource(arrays)
+        if arrays is None:
+            return _open_arrow(data)
+        return ArraySource(arrays)
     if comes_from(data, "zarr", "Group"):
         arrays = dict(sorted(data.arrays()))
         return open_tree(

@@ -44,13 +44,14 @@ class StoredEntries:
             self._stored.rows(np.arange(begin, end))
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
         ]
-        if len(parts) > 1:
-            entries = np.concatenate(parts)
-        else:
-            entries = parts[0]
-        if len(first) == 1:
-            return entries
-        return take_parts(entries, places, lengths)
+        # A run of rows is read as it is asked for.
+        if (
+            len(parts) == 1
+            and len(parts[0]) == lengths.sum()
+            and (np.diff(first) >= 0).all()
+        ):
+            return parts[0]
+        return take_parts(np.concatenate(parts), places, lengths)
 
     def locate(self, start: int, stop: int) -> list[Location]:  # noqa: ARG002
         return [Location(address) for address in self.addresses]
