@@ -92,8 +92,7 @@ class GroupedSource(BaseSource):
         starts = chunk_starts(self._reader.source)
         if starts is None or self.child_order is None:
             return None
-        firsts = np.arange(len(self))
-        rows = self._below(Visits(firsts, np.zeros_like(firsts)))[0].rows
+        _, rows = self.rows_below(np.arange(len(self)))
         turns = np.diff(chunk_of(starts, rows[self._bounds[:-1]]), prepend=-1)
         if (turns < 0).any():
             return None

@@ -55,7 +55,8 @@ def pack_sparse(
     """
     from loadax.io import as_dataset
     from loadax.packing.sparse import LENGTHS, pack_rows
-    from loadax.sources.sparse.source import INDICES, VALUES, columns_of
+    from loadax.sources.base import walk
+    from loadax.sources.sparse.source import INDICES, VALUES, SparseSource
 
     rows = integer("rows", rows, 1)
     if entries is not None:
@@ -66,7 +67,8 @@ def pack_sparse(
             "pack_sparse() of a stream; pack the dataset before to_stream()"
         )
     if columns is None:
-        found = columns_of(dataset.reader.source)
+        below = walk(dataset.reader.source)
+        found = {each.columns for each in below if isinstance(each, SparseSource)}
         if len(found) != 1:
             raise ArgumentError(
                 f"columns=None, but the data has sparse matrices of {sorted(found)} "

@@ -30,17 +30,15 @@ def read_observations(
         SourceError: When one has nulls.
         LeafTypeError: When one is not numeric.
     """
-    if names and table is None:
-        raise ArgumentError(
-            f"obs={[*names]!r}, but the matrix has no table obs; pass a dict of arrays "
-            "with one entry a row"
-        )
     columns: dict[str, Array] = {}
     attributes: dict[str, dict[str, Any]] = {}
     for name in names:
-        if not isinstance(name, str) or name not in table:
-            known = some(map(repr, table), 10)
-            raise ArgumentError(f"obs has no column {name!r}; it has {known}")
+        if table is None or not isinstance(name, str) or name not in table:
+            known = "none" if table is None else some(map(repr, table), 10)
+            raise ArgumentError(
+                f"obs has no column {name!r}, but {known}; or pass a dict of arrays with "
+                "one entry a row"
+            )
         column, categories = _read_column(name, table[name])
         if categories is not None:
             attributes[name] = {"classes": [str(each) for each in categories]}

@@ -129,7 +129,7 @@ def _find(data: Any, member: str) -> tuple[Any, Any, str]:
 
 
 def _open_path(given: str) -> Any:
-    """The group of a file or folder, or the members of a `.npz` file."""
+    """The matrix of a `.npz` file, or the group of another file or a folder."""
     location = local_path(given)
     if location is None:
         raise ArgumentError(
@@ -139,8 +139,7 @@ def _open_path(given: str) -> Any:
     is_zarr = location.is_dir()
     try:
         if location.suffix == ".npz":
-            with np.load(location, allow_pickle=False) as members:
-                return {**members, "format": members["format"].item().decode()}
+            return import_module("scipy.sparse").load_npz(location)
         if is_zarr:
             require(f"the zarr group {given}", {"zarr": "zarr"})
             return import_module("zarr").open_group(location, mode="r")
@@ -174,13 +173,6 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
             )
         found = {key: matrix[key] for key in _MEMBERS if key in matrix}
         found["shape"] = matrix.attrs["shape"]
-    elif isinstance(matrix, dict) and "format" in matrix:
-        if matrix["format"] != "csr":
-            raise ArgumentError(
-                f"the file has a {matrix['format']} matrix, which can't be read by rows; "
-                "write it again: scipy.sparse.save_npz(path, "
-                "scipy.sparse.load_npz(path).tocsr())"
-            )
     elif getattr(matrix, "format", None) == "csr" and hasattr(matrix, "indptr"):
         return {key: getattr(matrix, key) for key in (*_MEMBERS, "shape")}
     elif hasattr(matrix, "tocsr"):
@@ -204,15 +196,12 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
 def _check_bounds(
     bounds: Integers, rows: int, indices: int, values: int, name: str
 ) -> None:
-    falls = np.flatnonzero(bounds[1:] < bounds[:-1])
     if indices != values:
         problem = f"{indices} indices and {values} values"
     elif bounds.shape != (rows + 1,):
         problem = f"{rows} rows, but an indptr of the shape {list(bounds.shape)}"
-    elif len(falls):
-        problem = f"an indptr with {bounds[falls[0] + 1]} after {bounds[falls[0]]}"
-    elif bounds[0] != 0 or bounds[-1] > indices:
-        problem = f"an indptr from {bounds[0]} to {bounds[-1]}, but {indices} entries"
+    elif bounds[0] != 0 or bounds[-1] > indices or (np.diff(bounds) < 0).any():
+        problem = f"an indptr that does not ascend from 0 to at most {indices}"
     else:
         return
     raise SourceError(f"{name} has {problem}; write the matrix again")

@@ -1,6 +1,7 @@
 """SparseSource: rows of a CSR matrix, as ragged entries or dense."""
 
 import threading
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, final
 
@@ -10,7 +11,7 @@ from loadax.core.spec import split_rows
 from loadax.errors import SourceError
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.arrays import ArraySource
-from loadax.sources.base import Attributes, BaseSource, Traits, walk
+from loadax.sources.base import Attributes, BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.sparse.entries import Entries, StoredEntries
 from loadax.sources.tokens.documents import DocumentSource
@@ -22,6 +23,7 @@ DENSE = "x"  # the leaf of dense rows
 
 
 @final
+@dataclass(eq=False)
 class SparseSource(BaseSource):
     """Row i: the entries `[bounds[i], bounds[i + 1])` of a CSR matrix, beside columns with one value a row.
 
@@ -36,54 +38,54 @@ class SparseSource(BaseSource):
         kept: Number of chunks whose entries are kept in memory.
     """
 
-    spec: Tree = None
+    flats: tuple[Entries, Entries]
+    bounds: Integers
+    columns: int
+    name: str
+    beside: ArraySource | None
+    dense: bool
+    attributes: Attributes
+    kept: int = 0
 
-    def __init__(
-        self,
-        flats: tuple[Entries, Entries],
-        bounds: Integers,
-        columns: int,
-        name: str,
-        beside: ArraySource | None,
-        dense: bool,
-        attributes: Attributes,
-        kept: int = 0,
-    ):
-        self._given = flats, bounds, columns, name, beside, dense, attributes
-        self.columns = columns
-        self._bounds = bounds
-        self._name = name
-        self._beside = beside
-        self._dense = dense
-        self._kept = kept
-        self._documents = DocumentSource(flats, bounds[:-1], bounds[1:])
-        self._length = len(bounds) - 1
-        self._stored = [flat for flat in flats if isinstance(flat, StoredEntries)]
+    def __post_init__(self) -> None:
+        self._documents = DocumentSource(
+            self.flats, self.bounds[:-1], self.bounds[1:]
+        )
+        self._length = len(self.bounds) - 1
+        self._stored = [
+            flat for flat in self.flats if isinstance(flat, StoredEntries)
+        ]
         self._lock = threading.Lock()
-        self._chunk = lru_cache(max(1, kept))(self._read_chunk)
+        self._chunk = lru_cache(max(1, self.kept))(self._read_chunk)
         self.traits = Traits(
-            reads_examples=not dense,
+            reads_examples=not self.dense,
             owns_memory=True,
             concurrent_reads=min((flat.reads for flat in self._stored), default=1),
-            kept_chunks=kept,
-            attributes=attributes,
+            kept_chunks=self.kept,
+            attributes=self.attributes,
         )
-        if dense:
-            x = ArraySpec((columns,), flats[1].spec.dtype)
-            self.spec = {DENSE: x, **(beside.spec if beside else {})}
 
     def __repr__(self) -> str:
-        return f"{self._name}, {self._bounds[-1]} entries in {self.columns} columns"
+        return f"{self.name}, {self.bounds[-1]} entries in {self.columns} columns"
 
     def __reduce__(self) -> Any:
         # another process has chunks of its own
-        return SparseSource, (*self._given, self._kept)
+        return SparseSource, tuple(
+            getattr(self, field.name) for field in fields(self)
+        )
+
+    @cached_property
+    def spec(self) -> Tree | None:
+        if not self.dense:
+            return None
+        x = ArraySpec((self.columns,), self.flats[1].spec.dtype)
+        return {DENSE: x, **(self.beside.spec if self.beside else {})}
 
     @cached_property
     def chunks(self) -> Integers | None:
         """First rows of the chunks of the array with the largest ones; None if entries are in memory."""
         size = max((flat.chunk_entries for flat in self._stored), default=1)
-        begins = self._bounds[:-1]
+        begins = self.bounds[:-1]
         if size == 1 or not self._length:
             return None
         # Rows without entries where a chunk begins belong to the one before.
@@ -93,16 +95,16 @@ class SparseSource(BaseSource):
     def keep_chunks(self, count: int) -> "SparseSource | None":
         if self.chunks is None:
             return None
-        return SparseSource(*self._given, count)
+        return replace(self, kept=count)
 
     def lengths(self, rows: Integers) -> Integers | None:
-        if self._dense:
+        if self.dense:
             return None
         return self._documents.lengths(rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         rows = check_rows(visits.rows, self._length)
-        if self._dense:
+        if self.dense:
             return split_rows(self.read(rows), len(rows))
         flats = self._entries(rows)
         cuts = np.cumsum(self._documents.lengths(rows))[:-1]
@@ -111,9 +113,9 @@ class SparseSource(BaseSource):
         examples: list[Any] = [
             dict(zip((INDICES, VALUES), pair, strict=True)) for pair in pairs
         ]
-        if self._beside is None:
+        if self.beside is None:
             return examples[: len(rows)]
-        more: Any = split_rows(self._beside.read(rows), len(rows))
+        more: Any = split_rows(self.beside.read(rows), len(rows))
         return [
             example | leaves for example, leaves in zip(examples, more, strict=False)
         ]
@@ -127,7 +129,7 @@ class SparseSource(BaseSource):
         rows = check_rows(rows, self._length)
         counts = self._documents.lengths(rows)
         columns, values = self._entries(rows)
-        if self._dense:
+        if self.dense:
             x = np.zeros((len(rows), self.columns), values.dtype)
             starts = np.arange(len(rows)) * self.columns
             # Adds entries of one column, as SciPy does.
@@ -142,16 +144,16 @@ class SparseSource(BaseSource):
         else:
             shape = (len(rows), len(columns) // max(1, len(rows)))
             leaves = {INDICES: columns.reshape(shape), VALUES: values.reshape(shape)}
-        if self._beside is None:
+        if self.beside is None:
             return leaves
-        return leaves | self._beside.read(rows)
+        return leaves | self.beside.read(rows)
 
     @property
     def addresses(self) -> list[str]:
         return sorted({*self._documents.addresses})
 
     def held(self, most: int) -> list[Array]:
-        beside = self._beside.held(most) if self._beside else []
+        beside = self.beside.held(most) if self.beside else []
         return [*self._documents.held(most), *beside]
 
     def locate(self, row: int) -> list[Location]:
@@ -159,16 +161,16 @@ class SparseSource(BaseSource):
 
     def _entries(self, rows: Integers) -> tuple[Array, Array]:
         """Columns and values of the entries of rows, concatenated, from chunks in memory if these are kept."""
-        if not self._kept or self.chunks is None or not len(rows):
+        if not self.kept or self.chunks is None or not len(rows):
             return self._gather(rows)
         numbers = chunk_of(self.chunks, rows)
         with self._lock:  # so that a chunk is read once
             chunks = {
                 number: self._chunk(number) for number in np.unique(numbers).tolist()
             }
-        before = self._bounds[self.chunks[numbers]]
-        begins = (self._bounds[rows] - before).tolist()
-        ends = (self._bounds[rows + 1] - before).tolist()
+        before = self.bounds[self.chunks[numbers]]
+        begins = (self.bounds[rows] - before).tolist()
+        ends = (self.bounds[rows + 1] - before).tolist()
         places = list(zip(numbers.tolist(), begins, ends, strict=True))
         columns, values = (
             np.concatenate(
@@ -198,15 +200,10 @@ class SparseSource(BaseSource):
             wrong = int(np.argmax((columns < 0) | (columns >= self.columns)))
             row = rows[np.searchsorted(np.cumsum(lengths), wrong, side="right")]
             raise SourceError(
-                f"{self._name}: row {row} has an entry in column {columns[wrong]}, but "
+                f"{self.name}: row {row} has an entry in column {columns[wrong]}, but "
                 f"columns are at least 0 and below {self.columns}; write the matrix "
                 "again"
             )
         return columns.astype(
             np.int32 if self.columns < 1 << 31 else np.int64, copy=False
         ), values
-
-
-def columns_of(source: BaseSource) -> set[int]:
-    """Numbers of columns of the sparse matrices below a source."""
-    return {each.columns for each in walk(source) if isinstance(each, SparseSource)}
