@@ -46,6 +46,7 @@ TOPICS = {
             "loadax.as_dataset",
             "loadax.from_arrays",
             "loadax.from_source",
+            "loadax.from_sparse",
             "loadax.from_npy",
             "loadax.from_objects",
             "loadax.from_tokens",
@@ -70,7 +71,7 @@ TOPICS = {
     "datasets": Topic(
         "Datasets",
         "A `Dataset` and its verbs, and the functions that combine several.",
-        ("loadax.Dataset", "loadax.Statistics", "loadax.concat", "loadax.mix", "loadax.zip"),
+        ("loadax.Dataset", "loadax.Statistics", "loadax.concat", "loadax.mix", "loadax.pack_sparse", "loadax.zip"),
     ),
     "loader": Topic(
         "Loader and iterators",
