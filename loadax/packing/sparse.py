@@ -9,7 +9,7 @@ from loadax.composition.grouped import GroupedSource
 from loadax.core.digest import digest_values
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import map_leaves
-from loadax.errors import ArgumentError, LeafError
+from loadax.errors import LeafError
 from loadax.packing.sparse_plan import PLAN_VERSION, plan_packs
 from loadax.plan.fixed_part import describe_first_epoch
 from loadax.plan.order import check_fixed_rows
@@ -102,23 +102,17 @@ def pack_rows(
 ) -> tuple[GroupedSource, Fill]:
     """Groups sparse rows, and the map that makes packs of groups; see `loadax.pack_sparse`."""
     check_fixed_rows(order, "pack_sparse()")
-    if not order.size:
-        raise ArgumentError(
-            "pack_sparse() of a dataset without rows; check its source or slice"
-        )
     positions = np.arange(order.size)
     visited = order.visits(np.zeros_like(positions), positions).rows
-    lengths = reader.lengths(visited)
+    lengths = reader.lengths(visited) if order.size else None
     if lengths is None:
         options = scan_options(None, None, None, None)
         lengths = integers_of(
             "pack_sparse", "rows", _count_entries, [""], reader, order, options
         )[:, 0]
     bounds, entries = plan_packs(lengths, rows, most, visited)
-    described = [
-        "sparse packs",
-        PLAN_VERSION,
-        [rows, entries, columns],
+    described: list[Any] = ["sparse packs", PLAN_VERSION, [rows, entries, columns]]
+    described += [
         digest_values(lengths),
         describe_first_epoch(order),
         reader.describe(),

@@ -7,7 +7,6 @@ from loadax.protocols import Integers
 
 PLAN_VERSION = 1  # another version packs the same lengths in another way
 _ROOM = 1.5  # most entries of a pack in means of packs, unless the budget is given
-_MULTIPLE = 128  # budgets that are not given are multiples of it
 
 
 def plan_packs(
@@ -34,8 +33,8 @@ def plan_packs(
     largest = int(np.add.reduceat(lengths, firsts).max())
     if most is None:
         roomy = int(_ROOM * rows * lengths.mean()) + 1
-        budget = max(1, longest, min(largest, roomy))
-        budget = -(-budget // _MULTIPLE) * _MULTIPLE
+        # a multiple of 128
+        budget = -(-max(1, longest, min(largest, roomy)) // 128) * 128
     else:
         budget = most
     if longest > budget:

@@ -15,6 +15,7 @@ from loadax.protocols import Integers
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource
 from loadax.sources.libraries.array_tree import open_tree
+from loadax.sources.libraries.sparse import is_group
 from loadax.sources.library import comes_from, is_stored, require
 from loadax.sources.library_arrays import is_array
 from loadax.sources.sparse.entries import open_entries
@@ -64,14 +65,15 @@ def _open_rows(
         columns = {key: np.asanyarray(column) for key, column in obs.items()}
         attributes: dict[str, Any] = {}
     else:
-        names = entries("obs", obs, "names of columns of obs")
-        columns, attributes = read_observations(table, names, nulls)
+        columns, attributes = read_observations(
+            table, entries("obs", obs, "names"), nulls
+        )
     arrays = _arrays_of(matrix, name)
     if arrays is None and dense is False:
         raise ArgumentError(
             f"{name} is {type_text(matrix)}, which is dense; pass dense=True"
         )
-    rows = len(matrix) if arrays is None else int(arrays["shape"][0])
+    rows, width = matrix.shape if arrays is None else map(int, arrays["shape"])
     for key, column in columns.items():
         if key in (INDICES, VALUES, DENSE):
             raise ArgumentError(
@@ -90,10 +92,10 @@ def _open_rows(
     indices = open_entries(arrays["indices"], f"indices of {name}")
     values = open_entries(arrays["data"], f"data of {name}")
     _check_bounds(bounds, rows, len(indices), len(values), name)
-    flats = indices, values
     beside = ArraySource(columns) if columns else None
-    width = int(arrays["shape"][1])
-    return SparseSource(flats, bounds, width, name, beside, bool(dense), attributes)
+    return SparseSource(
+        (indices, values), bounds, width, name, beside, bool(dense), attributes
+    )
 
 
 def _find(data: Any, member: str) -> tuple[Any, Any, str]:
@@ -118,7 +120,7 @@ def _find(data: Any, member: str) -> tuple[Any, Any, str]:
                 f"matrix={member!r} is not in the AnnData; pass one of {known}"
             )
         return found, data.obs, member
-    if not _is_group(data) or "indptr" in data:
+    if not is_group(data) or "indptr" in data:
         return data, None, str(getattr(data, "name", f"the {type(data).__name__}"))
     if member not in data:
         known = some(map(repr, data), 10)
@@ -136,15 +138,15 @@ def _open_path(given: str) -> Any:
             f"data={given!r} is a URL; copy the file to a local path, or open a store of "
             "it: loadax.from_sparse(zarr.open_group(store, mode='r'))"
         )
-    is_zarr = location.is_dir()
+    package = "zarr" if location.is_dir() else "h5py"
     try:
         if location.suffix == ".npz":
             return import_module("scipy.sparse").load_npz(location)
-        if is_zarr:
-            require(f"the zarr group {given}", {"zarr": "zarr"})
-            return import_module("zarr").open_group(location, mode="r")
-        require(f"the HDF5 file {given}", {"h5py": "h5py"})
-        return import_module("h5py").File(location, "r")
+        require(f"opening {given}", {package: package})
+        library = import_module(package)
+        if package == "zarr":
+            return library.open_group(location, mode="r")
+        return library.File(location, "r")
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise SourceError(
             f"{given} can't be opened as a .npz file, an HDF5 file (.h5ad) or a zarr "
@@ -163,7 +165,7 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
     if comes_from(matrix, "anndata.abc", "CSRDataset", "CSCDataset"):
         matrix = matrix.group
     found: Any = matrix
-    if _is_group(matrix):
+    if is_group(matrix):
         kind = matrix.attrs.get("encoding-type")
         if kind != "csr_matrix":
             raise ArgumentError(
@@ -171,10 +173,12 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
                 "rows; write a csr_matrix: data.X = data.X.tocsr(), then "
                 "data.write_h5ad(path)"
             )
-        found = {key: matrix[key] for key in _MEMBERS if key in matrix}
-        found["shape"] = matrix.attrs["shape"]
+        found = {
+            **matrix.attrs,
+            **{key: matrix[key] for key in _MEMBERS if key in matrix},
+        }
     elif getattr(matrix, "format", None) == "csr" and hasattr(matrix, "indptr"):
-        return {key: getattr(matrix, key) for key in (*_MEMBERS, "shape")}
+        found = {key: getattr(matrix, key) for key in (*_MEMBERS, "shape")}
     elif hasattr(matrix, "tocsr"):
         raise ArgumentError(
             f"{name} is {type_text(matrix)}, which can't be read by rows; convert it: "
@@ -187,7 +191,7 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
             f"{name} is {type_text(matrix)}, not a matrix; pass a scipy.sparse CSR "
             "matrix, an AnnData, a group of HDF5 or zarr, or a path"
         )
-    missing = [key for key in _MEMBERS if key not in found]
+    missing = [key for key in (*_MEMBERS, "shape") if key not in found]
     if missing:
         raise SourceError(f"{name} lacks {missing}; write the matrix again")
     return found
@@ -196,16 +200,14 @@ def _arrays_of(matrix: Any, name: str) -> Mapping[str, Any] | None:
 def _check_bounds(
     bounds: Integers, rows: int, indices: int, values: int, name: str
 ) -> None:
+    fits = bounds.shape == (rows + 1,) and bounds[0] == 0 and bounds[-1] <= indices
     if indices != values:
         problem = f"{indices} indices and {values} values"
-    elif bounds.shape != (rows + 1,):
-        problem = f"{rows} rows, but an indptr of the shape {list(bounds.shape)}"
-    elif bounds[0] != 0 or bounds[-1] > indices or (np.diff(bounds) < 0).any():
-        problem = f"an indptr that does not ascend from 0 to at most {indices}"
+    elif not fits or (np.diff(bounds) < 0).any():
+        problem = (
+            f"an indptr of {bounds.size} entries that does not ascend from 0 to at most "
+            f"{indices} in {rows} rows"
+        )
     else:
         return
     raise SourceError(f"{name} has {problem}; write the matrix again")
-
-
-def _is_group(data: Any) -> bool:
-    return comes_from(data, "h5py", "Group") or comes_from(data, "zarr", "Group")

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -106,18 +107,17 @@ class SparseSource(BaseSource):
         rows = check_rows(visits.rows, self._length)
         if self.dense:
             return split_rows(self.read(rows), len(rows))
-        flats = self._entries(rows)
-        cuts = np.cumsum(self._documents.lengths(rows))[:-1]
-        columns, values = (np.split(flat, cuts) for flat in flats)
-        pairs = zip(columns, values, strict=False)  # without rows there is one part
+        columns, values = self._entries(rows)
+        ends = np.cumsum(self._documents.lengths(rows)).tolist()
         examples: list[Any] = [
-            dict(zip((INDICES, VALUES), pair, strict=True)) for pair in pairs
+            {INDICES: columns[begin:end], VALUES: values[begin:end]}
+            for begin, end in pairwise([0, *ends])
         ]
         if self.beside is None:
-            return examples[: len(rows)]
+            return examples
         more: Any = split_rows(self.beside.read(rows), len(rows))
         return [
-            example | leaves for example, leaves in zip(examples, more, strict=False)
+            example | leaves for example, leaves in zip(examples, more, strict=True)
         ]
 
     def read(self, rows: Integers) -> Tree:

@@ -221,12 +221,18 @@ def test_open_chunks_have_the_rows_of_the_file(tmp_path: Path) -> None:
 DAMAGE: dict[str, tuple[Any, str]] = {
     "column out of range": (lambda m: m.indices.__setitem__(m.indptr[7], 23), r"row 7 has an entry in column 23, but"),
     "negative column": (lambda m: m.indices.__setitem__(m.indptr[7], -1), r"row 7 has an entry in column -1, but"),
-    "falling indptr": (lambda m: m.indptr.__setitem__(8, 0), r"has an indptr that does not ascend from 0"),
+    "falling indptr": (
+        lambda m: m.indptr.__setitem__(8, 0),
+        r"has an indptr of 61 entries that does not ascend from 0",
+    ),
     "indptr beyond": (
         lambda m: m.indptr.__setitem__(-1, 9999),
-        r"has an indptr that does not ascend from 0 to at most \d+; write",
+        r"has an indptr of 61 entries that does not ascend from 0 to at most \d+ in 60 rows; write",
     ),
-    "indptr not from 0": (lambda m: m.indptr.__setitem__(0, 1), r"has an indptr that does not ascend from 0"),
+    "indptr not from 0": (
+        lambda m: m.indptr.__setitem__(0, 1),
+        r"has an indptr of 61 entries that does not ascend from 0",
+    ),
 }
 
 
@@ -245,8 +251,12 @@ def test_damaged_groups_are_named(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "x.zarr")
     write_group(group, matrix())
     group.attrs["shape"] = [61, COLUMNS]
-    with pytest.raises(SourceError, match=r"has 61 rows, but an indptr of the shape \[61\]"):
+    with pytest.raises(SourceError, match=r"has an indptr of 61 entries that does not ascend .* in 61 rows"):
         from_sparse(group)
+    del group.attrs["shape"]
+    with pytest.raises(SourceError, match=r"lacks \['shape'\]"):
+        from_sparse(group)
+    group.attrs["shape"] = [60, COLUMNS]
     del group["indices"]
     with pytest.raises(SourceError, match=r"lacks \['indices'\]"):
         from_sparse(group)
