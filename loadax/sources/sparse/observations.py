@@ -49,7 +49,7 @@ def read_observations(
                     f"obs[{name!r}] has no category in {count} rows; pass nulls=-1, or "
                     "another code for these"
                 )
-            if count:
+            if nulls is not None:
                 column = np.where(missing, np.int32(nulls), column.astype(np.int32))
         columns[name] = column
     return columns, attributes

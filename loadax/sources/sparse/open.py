@@ -115,9 +115,9 @@ def _find(data: Any, member: str) -> tuple[Any, Any, str]:
                 else getattr(found, part, None)
             )
         if found is None:
-            known = ["X", *(f"layers/{name}" for name in data.layers)]
+            layers = ["X", *(f"layers/{name}" for name in data.layers)]
             raise ArgumentError(
-                f"matrix={member!r} is not in the AnnData; pass one of {known}"
+                f"matrix={member!r} is not in the AnnData; pass one of {layers}"
             )
         return found, data.obs, member
     if not is_group(data) or "indptr" in data:

@@ -182,6 +182,7 @@ class SparseSource(BaseSource):
 
     def _read_chunk(self, number: int) -> tuple[Array, Array]:
         """Columns and values of the entries of the rows of a chunk."""
+        assert self.chunks is not None, "chunks are asked for by number"
         starts = np.append(self.chunks, self._length)
         return self._gather(np.arange(starts[number], starts[number + 1]))
 
