@@ -119,15 +119,19 @@ def _find(data: Any, member: str) -> tuple[Any, Any, str]:
             raise ArgumentError(
                 f"matrix={member!r} is not in the AnnData; pass one of {layers}"
             )
-        return found, data.obs, member
-    if not is_group(data) or "indptr" in data:
-        return data, None, str(getattr(data, "name", f"the {type(data).__name__}"))
+        return found, data.obs, f"{member} of the AnnData"
+    if not is_group(data):
+        return data, None, f"the {type(data).__name__}"
+    # of h5py, or of zarr
+    place = data.file.filename if hasattr(data, "file") else data.store_path.store
+    if "indptr" in data:
+        return data, None, f"{data.name} of {place}"
     if member not in data:
         known = some(map(repr, data), 10)
         raise ArgumentError(
-            f"matrix={member!r} is not in {data}; its members are {known}"
+            f"matrix={member!r} is not in {place}; its members are {known}"
         )
-    return data[member], data.get("obs"), member
+    return data[member], data.get("obs"), f"{member} of {place}"
 
 
 def _open_path(given: str) -> Any:
