@@ -13,9 +13,11 @@ import tokenize
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import pytest
 
 from tests.limits import HANG
+from tests.sources.sparse.matrices import matrix, write_group
 
 ROOT = Path(__file__).parents[1]
 # Packages that no program needs before it opens a store or asks for a library. JAX itself imports cloudpickle.
@@ -76,6 +78,9 @@ class Weight(NamedTuple):
     heavy: tuple[str, ...] = ()
 
 
+# Rooms of features that none of these programs asks for.
+ASKED_FOR = ("loadax/sources/sparse/", "loadax/packing/", "loadax/loader/device/")
+
 # Some 5 % above what is reached.
 WEIGHTS = {
     "described arrays": Weight(_ARRAYS, 36, 41_000),
@@ -128,6 +133,7 @@ def test_program_imports_only_the_rooms_that_it_uses(name: str, tmp_path: Path) 
     paths, modules = imported_by(weight.program, tmp_path)
     names = [Path(path).relative_to(ROOT).as_posix() for path in paths]
     assert {*HEAVY} & {*modules} <= {*weight.heavy}
+    assert not [path for path in names if path.startswith(ASKED_FOR)]
     assert len(names) <= weight.files, names
     assert sum(map(count_tokens, paths)) <= weight.tokens, names
 
@@ -142,3 +148,13 @@ def test_docstrings_and_comments_are_no_tokens(tmp_path: Path) -> None:
 def test_verbs_of_data_in_memory_import_neither_jax_nor_other_libraries(tmp_path: Path) -> None:
     _, modules = imported_by(_VERBS, tmp_path)
     assert {"jax", "jaxlib", *HEAVY} & {*modules} == set()
+
+
+@pytest.mark.processes
+def test_h5ad_files_are_read_without_anndata_and_jax(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        write_group(file.create_group("X"), matrix())
+    _, modules = imported_by("loadax.from_sparse('x.h5ad', dense=True).read(range(8))\n", tmp_path)
+    assert "h5py" in modules
+    assert {"anndata", "jax", "scipy", *HEAVY} & {*modules} == set()
