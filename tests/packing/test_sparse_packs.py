@@ -16,7 +16,7 @@ from loadax.errors import ArgumentError, LeafError, StateError
 from loadax.packing.sparse_plan import plan_packs
 from loadax.sharding import plan_mesh
 from loadax.testing import check_source
-from tests.limits import examples
+from tests.limits import examples as count_of
 from tests.sources.sparse.matrices import COLUMNS, FORMS, ROWS, matrix
 from tests.worker_types import WORKER_TYPES
 
@@ -33,6 +33,14 @@ def dense_by_hand(pack: Any, columns: int) -> Any:
     return rows[pack["row_mask"]]
 
 
+def toarray(examples: list[Any]) -> Any:
+    """Dense rows of sparse examples."""
+    dense = np.zeros((len(examples), COLUMNS), np.float32)
+    for row, example in zip(dense, examples, strict=True):
+        np.add.at(row, example["indices"], example["values"])
+    return dense
+
+
 def slow_plan(lengths: list[int], rows: int, budget: int) -> list[int]:
     """The bounds of packs, row by row."""
     bounds, count, total = [0], 0, 0
@@ -44,7 +52,7 @@ def slow_plan(lengths: list[int], rows: int, budget: int) -> list[int]:
     return [*bounds, len(lengths)]
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=count_of(200))
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.integers(1, 9), st.integers(0, 60))
 def test_plan_equals_a_slow_one(lengths: list[int], rows: int, more: int) -> None:
     given_lengths = np.array(lengths)
@@ -58,7 +66,7 @@ def test_plan_equals_a_slow_one(lengths: list[int], rows: int, more: int) -> Non
     assert max(1, *lengths) <= found < max(1, *lengths, min(sums.max(), 1.5 * rows * given_lengths.mean() + 1)) + 128
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=count_of(100))
 @given(st.integers(0, 999), st.integers(1, 9), st.booleans(), st.sampled_from(["float32", "int32", "uint8"]))
 def test_packs_of_random_matrices_equal_toarray(seed: int, rows: int, shuffled: bool, dtype: str) -> None:
     wanted = matrix(seed, rows=30, columns=11, dtype=dtype, density=0.4)
@@ -262,3 +270,17 @@ def test_packs_that_are_too_large_when_dense_stay_sparse() -> None:
     ):
         _ = Dataloader(packs, 1, device_map=dense, mesh=mesh)[0]
     assert Dataloader(packs, 1, mesh=mesh)[0]["indices"][0, 0] == 1 << 28
+
+
+def test_packs_of_several_matrices_and_of_selected_rows() -> None:
+    first, second = matrix(1), matrix(2)
+    both = loadax.concat([from_sparse(first), from_sparse(second)])
+    filled = both.filter(lambda row: len(row["indices"]) > 0)
+    wanted = scipy.sparse.vstack([first, second]).toarray()
+    assert toarray([*filled]).tolist() == wanted[wanted.any(axis=1)].tolist()
+    for data in (filled, filled.shuffle(0)[5:40], filled.split(0.5)[1]):
+        packs, _ = pack_sparse(data, rows=6)
+        found = np.concatenate([dense_by_hand(packs[number], COLUMNS) for number in range(len(packs))])
+        np.testing.assert_array_equal(found, toarray([*data]))
+    with pytest.raises(ArgumentError, match=r"sparse matrices of \[5, 23\] columns"):
+        pack_sparse(loadax.concat([from_sparse(first), from_sparse(matrix(columns=5))]))
