@@ -21,7 +21,6 @@ from loadax.sources.sparse.source import INDICES, VALUES
 
 LENGTHS = "lengths"
 ROW_MASK = "row_mask"
-_NARROW = 1 << 16  # columns whose numbers take two bytes
 
 
 @final
@@ -66,15 +65,11 @@ class Fill:
                 "on every read: call pack_sparse() again, and apply random maps after "
                 "it"
             )
-        narrow = np.uint16 if self.columns <= _NARROW else np.int32
-        beside = [
-            {
-                name: leaf
-                for name, leaf in each.items()
-                if name not in (INDICES, VALUES)
-            }
-            for each in examples
-        ]
+        # of two bytes, if that is enough
+        narrow = np.uint16 if self.columns <= 1 << 16 else np.int32
+        beside = [dict(example) for example in examples]
+        for leaves in beside:
+            del leaves[INDICES], leaves[VALUES]
         stacked = stack(beside, spec_of(beside[0]), range(len(beside)))
         own = {
             INDICES: _filled(numbers.astype(narrow), self.entries),

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jax import numpy as jnp
 
 from loadax.core.arguments import integer
@@ -93,10 +92,8 @@ def pack_sparse(
         # of one dimension, which XLA scatters faster on CPUs
         flat = jnp.zeros(rows * columns, values.dtype)
         at = flat.at[owners * columns + numbers.astype(jnp.int32)]
-        if values.dtype == jnp.bool_:
-            filled: jax.Array = at.max(values, mode="drop")
-        else:
-            filled = at.add(values, mode="drop")
+        add = at.max if values.dtype == jnp.bool_ else at.add
+        filled = add(values, mode="drop")
         return {"x": filled.reshape(rows, columns), **leaves}
 
     return Dataset(groups).map(fill), dense

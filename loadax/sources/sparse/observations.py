@@ -36,8 +36,7 @@ def read_observations(
         if table is None or not isinstance(name, str) or name not in table:
             known = "none" if table is None else some(map(repr, table), 10)
             raise ArgumentError(
-                f"obs has no column {name!r}, but {known}; or pass a dict of arrays with "
-                "one entry a row"
+                f"obs has no column {name!r}, but {known}; or pass a dict of arrays"
             )
         column, categories = _read_column(name, table[name])
         if categories is not None:

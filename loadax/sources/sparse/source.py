@@ -94,14 +94,10 @@ class SparseSource(BaseSource):
         return np.unique(np.append(0, np.searchsorted(begins, marks)))
 
     def keep_chunks(self, count: int) -> "SparseSource | None":
-        if self.chunks is None:
-            return None
-        return replace(self, kept=count)
+        return None if self.chunks is None else replace(self, kept=count)
 
     def lengths(self, rows: Integers) -> Integers | None:
-        if self.dense:
-            return None
-        return self._documents.lengths(rows)
+        return None if self.dense else self._documents.lengths(rows)
 
     def read_examples(self, visits: Visits) -> list[Tree]:
         rows = check_rows(visits.rows, self._length)
