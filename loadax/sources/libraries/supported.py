@@ -37,9 +37,7 @@ def open_supported(data: Any) -> Source | None:
         return open_huggingface(data)
     if is_frame(data):
         arrays = plain_columns(data)
-        if arrays is None:
-            return _open_arrow(data)
-        return ArraySource(arrays)
+        return _open_arrow(data) if arrays is None else ArraySource(arrays)
     if comes_from(data, "zarr", "Group"):
         arrays = dict(sorted(data.arrays()))
         return open_tree(
