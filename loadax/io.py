@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from loadax.core.arguments import (
     flag,
+    integer,
     optional_flag,
     path as checked_path,
     refuse_given,
@@ -705,6 +706,94 @@ def from_tfrecord(
 
     options = RecordOptions(index, cache, cache_bytes, progress)
     return Dataset(open_files(TFRECORD, paths, options, features, index=index))
+
+
+def from_video(
+    paths: Any,
+    *,
+    frames: int | None = None,
+    stride: int | None = None,
+    fps: float | None = None,
+    size: tuple[int, int] | int | None = None,
+    fit: Literal["crop", "stretch", "pad"] = "crop",
+    damaged: Literal["error", "accept"] = "error",
+    index: Any = None,
+    memory_bytes: int = 256 << 20,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens the frames of video files, or clips of them, which are decoded when their rows are read.
+
+    A frame is `{"frame": int32[], "image": uint8[height, width, 3], "time": float32[], "video": int32[]}`: its number
+    in its file, RGB, seconds since the first frame, and the number of the file in `dataset.source.videos`. A clip has
+    these of `frames` consecutive rows, along a new first dimension. Neither clips nor `windows` cross from one video to
+    the next.
+
+    Groups of pictures, which begin with a keyframe, are decoded whole and are the chunks of the data:
+    `shuffle(seed, block="chunks")` and reading in order decode each once an epoch. Opening reads the times of all
+    frames, but decodes none: pass `index` to do so once.
+
+    Args:
+        paths: Local path of a file, folder (its videos), or glob pattern (both sorted by name), or a list of these, in
+            its order.
+        frames: Number of frames of a clip. None: each frame is a row.
+        stride: Frames from the begin of one clip to the begin of the next. None: `frames`.
+        fps: Rows a second: the frames that are on display at these times. Some may be left out, or be several rows.
+            None: all frames, each once.
+        size: (height, width) that frames are resized to, or one int for squares. None: the size of the first frame,
+            which all must have.
+        fit: How to handle another aspect ratio, as in `from_images`.
+        damaged: "error": a file that is cut short or can't be read is an error now, and a damaged frame when it is
+            read, as are those after it that may depend on it. "accept": files have the frames that are there, and
+            frames are what the decoder makes of them.
+        index: Local folder of the index, written on the first open and checked on all others: another size, place or
+            time of change of a file makes it again. None: no index is kept.
+        memory_bytes: Memory for decoded groups of pictures in bytes, of each process.
+        progress: Whether to show a progress bar while the files are indexed. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing, damaged or not a video, or no video has a clip's frames; on reading, if a
+            frame can't be decoded, or differs in size from the first one while `size` is None. Names the file.
+        UnsupportedError: If PyAV, or OpenCV for `size`, is not installed, or a path is a URL.
+
+    Examples:
+        >>> import tempfile
+        >>> import av
+        >>> import numpy as np
+        >>> from loadax import from_video
+        >>> path = tempfile.mkdtemp() + "/gray.mp4"
+        >>> with av.open(path, "w") as file:
+        ...     stream = file.add_stream("mpeg4", rate=10)
+        ...     stream.width = stream.height = 32
+        ...     for number in range(12):
+        ...         frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 20 * number, np.uint8))
+        ...         file.mux(stream.encode(frame))
+        ...     file.mux(stream.encode())
+        >>> len(from_video(path)), from_video(path)[5]["time"]
+        (12, np.float32(0.5))
+        >>> clips = from_video(path, frames=4, fps=5)
+        >>> len(clips), clips[0]["image"].shape, clips[0]["frame"]
+        (1, (4, 32, 32, 3), array([0, 2, 4, 6], dtype=int32))
+    """
+    from loadax.plan.sequential import Sequential
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+    from loadax.sources.video.format import FORMAT
+
+    options = RecordOptions(index=index, progress=progress)
+    source = open_files(FORMAT, paths, options, fps, size, fit, damaged, memory_bytes)
+    rows = Dataset(source, Sequential(len(source), groups=source.groups))
+    if frames is None:
+        if stride is not None:
+            raise ArgumentError(
+                f"stride={stride!r} is for clips; pass frames= as well, or every "
+                "n-th frame is dataset[::n]"
+            )
+        return rows
+    length = integer("frames", frames, 1)
+    if stride is None:
+        stride = length
+    return rows.windows(length, stride)
 
 
 def from_webdataset(

@@ -1,9 +1,10 @@
 """The rows of a source in their stored order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from loadax.plan.order import BaseOrder
+from loadax.protocols import Integers
 
 
 @final
@@ -14,10 +15,12 @@ class Sequential(BaseOrder):
     Args:
         size: Number of rows.
         own_epochs: Whether the source itself returns other rows in every epoch.
+        groups: First rows of groups that windows don't leave, such as files, int64[n] from 0; None: one group.
     """
 
     size: int
     own_epochs: bool = False
+    groups: Integers | None = field(default=None, compare=False)
     parts = ()
     parent = None
 
@@ -39,6 +42,12 @@ class Sequential(BaseOrder):
         if self.own_epochs:
             return None
         return range(self.size)
+
+    @property
+    def runs(self) -> Integers | None:
+        if self.groups is None:
+            return super().runs
+        return self.groups
 
     def describe(self) -> list[Any]:
         return [["own epochs" if self.own_epochs else "rows", self.size]]

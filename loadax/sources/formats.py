@@ -21,6 +21,7 @@ from loadax.sources.shards.format import TFRECORD, WEBDATASET
 from loadax.sources.tables.parquet.format import FORMAT as _PARQUET
 from loadax.sources.tables.text.format import CSV, JSONL
 from loadax.sources.tokens.format import FORMAT as _TOKENS
+from loadax.sources.video.format import FORMAT as _VIDEO
 from loadax.sources.zarr.format import FORMAT as _ZARR
 
 # A name of several formats is one of the first of these, such as `.npy`.
@@ -33,6 +34,7 @@ _OWN = (
     TFRECORD,
     _ARRAY_RECORD,
     _NPY,
+    _VIDEO,
     _IMAGES,
     _TOKENS,
 )

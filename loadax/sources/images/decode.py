@@ -9,7 +9,15 @@ import numpy as np
 
 from loadax.sources.images.crop import Box, Crop, OutsideError, part_of
 from loadax.sources.images.header import plain_jpeg_size
-from loadax.sources.images.resize import Axis, Fit, Pixels, fitted, resize, sample
+from loadax.sources.images.resize import (
+    Axis,
+    Fit,
+    Pixels,
+    fitted,
+    padded,
+    resize,
+    sample,
+)
 from loadax.sources.images.turbo import decode_part
 
 # Exceptions of decoding damaged files; Pillow has no common class.
@@ -88,7 +96,7 @@ class Rendering:
     def _canvas(self, pixels: Pixels) -> Pixels:
         if self.size is None or pixels.shape[:2] == self.size:
             return pixels
-        return _padded(pixels, self.size)
+        return padded(pixels, self.size)
 
     def _jpeg(
         self,
@@ -232,14 +240,3 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in _MIRRORED:
         return pixels[:, ::-1]
     return pixels
-
-
-def _padded(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """Centres an image on a black canvas of `size`."""
-    canvas = np.zeros((*size, 3), np.uint8)
-    top, left = (
-        round((whole - part) * 0.5)
-        for whole, part in zip(size, pixels.shape, strict=False)
-    )
-    canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
-    return canvas

@@ -54,7 +54,7 @@ def open_rendering(
     if size is None:
         wanted = None
     else:
-        wanted = _size(size)
+        wanted = checked_size(size)
     part = crop_of(crop)
     if isinstance(part, RandomCrop):
         if wanted is None:
@@ -189,7 +189,12 @@ def _list_local(root: str) -> list[str]:
     return found
 
 
-def _size(size: Any) -> tuple[int, int]:
+def checked_size(size: Any) -> tuple[int, int]:
+    """(height, width) of the argument `size`.
+
+    Raises:
+        ArgumentError: When it is neither that nor one int.
+    """
     remedy = "(height, width) in pixels, or one int for squares"
     if isinstance(size, tuple | list) and len(size) == 2:
         height, width = (

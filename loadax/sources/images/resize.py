@@ -111,6 +111,17 @@ def sample(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     return np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_LINEAR))
 
 
+def padded(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """Centres an image on a black canvas of `size`."""
+    canvas = np.zeros((*size, 3), np.uint8)
+    top, left = (
+        round((whole - part) * 0.5)
+        for whole, part in zip(size, pixels.shape, strict=False)
+    )
+    canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    return canvas
+
+
 def _warp(pixels: Pixels, down: Axis, across: Axis) -> Pixels:
     """Resizes like `resize` for any shift, more slowly."""
     import cv2

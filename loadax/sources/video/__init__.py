@@ -1,0 +1,1 @@
+"""Video files: rows are frames, and chunks are groups of pictures."""

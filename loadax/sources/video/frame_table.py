@@ -1,0 +1,269 @@
+"""FrameTable: times and groups of pictures of the frames of video files, found without decoding any."""
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadax.kept.index_folder import Entry, check_array
+from loadax.protocols import Integers
+from loadax.sources.file_index import RecordFormat, Scan, columns_of, merged
+
+_REASONS = "reasons"
+# Seconds by which the packets may end before the file says, for rounding.
+_ROUNDING = 0.01
+_LOOKED_AT = 32  # packets of an .avi file
+
+
+class FrameTable(NamedTuple):
+    """Frames of all files, in presentation order.
+
+    A group of pictures is a keyframe and the frames that are shown before the next one. Frames that are shown before
+    the first keyframe of a file belong to a picture that it lacks, and are left out.
+
+    Args:
+        ends: Number of frames of each file and all before it, int64[files].
+        times: Presentation time of each frame in ticks of its file, int64[frames].
+        ticks: Ticks of each file, as the numerators and the denominators of a fraction of a second: int64[files, 2].
+        lasts: Ticks for which the last frame of each file is shown, int64[files].
+        firsts: First frame of each group, int64[groups].
+        packets: Number of packets from each group's keyframe to its last frame, in decoding order: int64[groups].
+        reasons: What is wrong with each file, such as that it is cut short; "" if nothing is.
+    """
+
+    ends: Integers
+    times: Integers
+    ticks: Integers
+    lasts: Integers
+    firsts: Integers
+    packets: Integers
+    reasons: list[str]
+
+    @property
+    def begins(self) -> Integers:
+        """First frame of each file."""
+        return np.append(0, self.ends[:-1])
+
+    def files_of(self, frames: Integers) -> Integers:
+        """The files that frames are in."""
+        return np.searchsorted(self.ends, frames, side="right")
+
+    def seconds(self, frames: Integers) -> Any:
+        """Seconds from the first frame of its file to each frame, float64[n]."""
+        files = self.files_of(frames)
+        since = self.times[frames] - self.times[self.begins[files]]
+        return since * self.ticks[files, 0] / self.ticks[files, 1]
+
+
+def frame_table(entry: Entry) -> FrameTable:
+    """The table of an entry of the index."""
+    arrays = entry.arrays
+    groups = np.repeat(
+        np.cumsum(arrays["frames"]) - arrays["frames"], arrays["groups"]
+    )
+    return FrameTable(
+        np.cumsum(arrays["frames"]),
+        arrays["times"],
+        arrays["ticks"].reshape(-1, 2),
+        arrays["lasts"],
+        arrays["firsts"] + groups,
+        arrays["packets"],
+        entry.facts[_REASONS],
+    )
+
+
+class _Packets(NamedTuple):
+    """Packets of a video stream in decoding order, without those whose frames are not shown.
+
+    Args:
+        times: Presentation times in ticks; None where the file has none.
+        places: Number of each among all packets.
+        keys: Whether each begins a keyframe.
+        last: Ticks for which the last frame is shown.
+        ticks: Numerator and denominator of a tick in seconds.
+        reason: Why some are missing; "" if none is.
+    """
+
+    times: list[int | None]
+    places: list[int]
+    keys: list[bool]
+    last: int
+    ticks: tuple[int, int]
+    reason: str
+
+
+def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
+    """Reads the packets of a file; PyAV opens it itself."""
+    from av.error import FFmpegError
+
+    yield from ()
+    try:
+        packets = _packets(location)
+    except (FFmpegError, ValueError, OverflowError) as error:
+        return _entry(_damaged(f"it can't be read as a video: {error_text(error)}"))
+    return _entry(packets)
+
+
+def _damaged(reason: str) -> _Packets:
+    return _Packets([], [], [], 0, (1, 1), reason)
+
+
+def _packets(location: str) -> _Packets:
+    import av
+    from av.error import FFmpegError
+
+    with av.open(location, metadata_errors="replace") as container:
+        stream = container.streams.best("video")
+        if stream is None or stream.time_base is None:
+            return _damaged("it has no video stream")
+        base = stream.time_base
+        if "avi" in container.format.name and not _in_order(container, stream):
+            return _damaged(
+                "an .avi file can't tell when its frames are shown, as they are stored in "
+                "another order; write it again: ffmpeg -i FILE FILE.mp4"
+            )
+        times = list[int | None]()
+        places = list[int]()
+        keys = list[bool]()
+        durations = [0]
+        reason = ""
+        try:
+            for place, packet in enumerate(container.demux(stream)):
+                if packet.size and not packet.is_discard:
+                    times.append(packet.pts)
+                    places.append(place)
+                    keys.append(packet.is_keyframe)
+                    durations.append(packet.duration or durations[-1])
+                    if packet.is_corrupt:
+                        reason = f"the packet of frame {place} is damaged"
+        except FFmpegError as error:
+            reason = f"it ends after {len(times)} frames: {error_text(error)}"
+        said = _stated_seconds(stream)
+        found = max((time for time in times if time is not None), default=0)
+        found -= min((time for time in times if time is not None), default=0)
+        seconds = float((found + 1.5 * max(durations)) * base)
+        if len(times) < stream.frames:
+            reason = (
+                f"it is cut short: {len(times)} of {stream.frames} frames are there"
+            )
+        elif said > seconds + _ROUNDING:
+            reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
+    return _Packets(
+        times, places, keys, durations[-1], (base.numerator, base.denominator), reason
+    )
+
+
+def _in_order(container: Any, stream: Any) -> bool:
+    """Whether the first frames are stored in the order in which they are shown."""
+    packets = islice(container.demux(stream), _LOOKED_AT)
+    frames = [frame for packet in packets for frame in packet.decode()]
+    container.seek(0)
+    return bool(np.all(np.diff([frame.pts for frame in frames]) > 0))
+
+
+def _stated_seconds(stream: Any) -> float:
+    """Length of the stream that Matroska files state, in seconds; 0.0: none is stated."""
+    stated = re.fullmatch(
+        r"(\d+):(\d+):(\d+\.\d+)", stream.metadata.get("DURATION", "")
+    )
+    if stated is None:
+        return 0.0
+    hours, minutes, seconds = map(float, stated.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _entry(packets: _Packets) -> Entry:
+    """The frames and groups of the packets of a file."""
+    reason = packets.reason
+    times = np.array([time for time in packets.times if time is not None], np.int64)
+    keys = np.flatnonzero(packets.keys)
+    if not reason and not len(keys):
+        reason = "it has no keyframe"
+    if len(times) < len(packets.times):
+        reason = (
+            "frames have no time of presentation (write it again as .mp4 or .mkv: "
+            "ffmpeg -i FILE -c copy FILE.mkv)"
+        )
+        keys = keys[:0]
+    elif len(np.unique(times)) < len(times):
+        reason = "two frames have the same time of presentation"
+        keys = keys[:0]
+    # A keyframe that is shown before an earlier one begins no group.
+    if len(keys):
+        keys = keys[
+            times[keys]
+            > np.maximum.accumulate(np.append(times[0] - 1, times[keys[:-1]]))
+        ]
+    order = np.argsort(times, kind="stable")
+    if len(keys):
+        order = order[times[order] >= times[keys[0]]]
+    else:
+        order = order[:0]
+    shown = times[order]
+    firsts = np.searchsorted(shown, times[keys])
+    places = np.array(packets.places, np.int64)
+    if len(keys):
+        lasts = np.maximum.reduceat(places[order], firsts)
+    else:
+        lasts = keys
+    arrays = {
+        "frames": np.array([len(shown)]),
+        "times": shown,
+        "ticks": np.array(packets.ticks, np.int64),
+        "lasts": np.array([max(1, packets.last)]),
+        "groups": np.array([len(keys)]),
+        "firsts": firsts,
+        "packets": lasts - places[keys] + 1,
+    }
+    return Entry(arrays, {_REASONS: [reason]})
+
+
+def _merge(entries: Iterable[Entry]) -> Entry:
+    columns, facts = columns_of(entries)
+    reasons = [reason for fact in facts for reason in fact[_REASONS]]
+    arrays = {name: merged(parts) for name, parts in columns.items()}
+    return Entry(arrays, {_REASONS: reasons})
+
+
+def _check(entry: Entry, sizes: Integers) -> None:
+    """Checks an entry that was loaded from an index.
+
+    Raises:
+        ValueError: If it can't be one of these files.
+    """
+    files = len(sizes)
+    most = int(sizes.sum())
+    frames = check_array(entry, "frames", np.int64, files, 0, most)
+    groups = check_array(entry, "groups", np.int64, files, 0, most)
+    check_array(entry, "times", np.int64, sum(frames.tolist()))
+    check_array(entry, "ticks", np.int64, 2 * files, 1)
+    check_array(entry, "lasts", np.int64, files, 1)
+    firsts = check_array(entry, "firsts", np.int64, sum(groups.tolist()), 0)
+    check_array(entry, "packets", np.int64, len(firsts), 1, most)
+    reasons = entry.facts[_REASONS]
+    if (
+        not isinstance(reasons, list)
+        or len(reasons) != files
+        or not all(isinstance(reason, str) for reason in reasons)
+    ):
+        raise ValueError("the reasons are not one text for each file")
+    table = frame_table(entry)
+    begins = np.flatnonzero(np.diff(table.files_of(table.firsts), prepend=-1))
+    if (
+        ((groups > 0) != (frames > 0)).any()
+        or (np.diff(table.firsts) <= 0).any()
+        or (table.firsts >= len(table.times)).any()
+        or not np.array_equal(table.firsts[begins], table.begins[frames > 0])
+    ):
+        raise ValueError("groups of pictures are not in their files")
+
+
+def error_text(error: Exception) -> str:
+    """What PyAV says of an error, without the number and the path."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+# The format of video files, whose records are frames.
+RECORDS = RecordFormat("from_video", "video 1", _scan, _merge, _check)

@@ -1,0 +1,214 @@
+"""VideoSource: frames of video files, whose groups of pictures are decoded whole and cached in memory."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from loadax.errors import SourceError
+from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
+from loadax.sources.base import BaseSource, Traits
+from loadax.sources.checks import check_rows, chunk_starts, read_columns
+from loadax.sources.video.decoder import DecodeError, Decoder
+from loadax.sources.video.rows import FrameRows
+from loadax.sources.wrappers.chunk_cache import ChunkCache, chunk_of, largest_chunk
+
+
+@final
+class VideoSource(BaseSource):
+    """Row i: a frame, as `{"frame": int32[], "image": uint8[height, width, 3], "time": float32[], "video": int32[]}`.
+
+    Args:
+        decoder: Decoder of the files.
+        rows: Frames of the rows.
+        size: (height, width) of the pixels.
+        memory_bytes: Memory for decoded chunks.
+        open_chunks: Number of chunks to keep even if they take more.
+    """
+
+    spec: Tree = None
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: FrameRows,
+        size: tuple[int, int],
+        memory_bytes: int,
+        open_chunks: int = 0,
+    ):
+        self._decoder = decoder
+        self._rows = rows
+        self._size = size
+        self._memory_bytes = memory_bytes
+        self._open_chunks = open_chunks
+        number = ArraySpec((), np.dtype(np.int32))
+        self.spec = {
+            "frame": number,
+            "image": ArraySpec((*size, 3), np.dtype(np.uint8)),
+            "time": ArraySpec((), np.dtype(np.float32)),
+            "video": number,
+        }
+        pixels = _Pixels(decoder, rows, self.spec["image"])
+        self._pixels: BaseSource = pixels
+        kept = 0
+        if chunk_starts(pixels) is not None:
+            chunk_bytes = (
+                largest_chunk(rows.chunks, len(self)) * self.spec["image"].nbytes
+            )
+            fitting = max(1, memory_bytes // chunk_bytes, open_chunks)
+            kept = min(len(rows.chunks), fitting)
+            self._pixels = ChunkCache(pixels, pixels.spec, kept, math.inf)
+        self.traits = Traits(owns_memory=True, reads_columns=True, kept_chunks=kept)
+
+    def __len__(self) -> int:
+        return len(self._rows.frames)
+
+    def __repr__(self) -> str:
+        height, width = self._size
+        files = self._decoder.locations
+        more = f" and {len(files) - 1} more" * (len(files) > 1)
+        return f"{height}x{width} frames of {files[0]}{more}"
+
+    def __reduce__(self) -> Any:
+        # The cache of another process is its own.
+        arguments = (
+            self._decoder,
+            self._rows,
+            self._size,
+            self._memory_bytes,
+            self._open_chunks,
+        )
+        return VideoSource, arguments
+
+    @property
+    def videos(self) -> Sequence[str]:
+        """Paths of the videos: `videos[row["video"]]`."""
+        return self._decoder.locations
+
+    @property
+    def groups(self) -> Integers:
+        """First row of each video."""
+        return self._rows.groups
+
+    @property
+    def chunks(self) -> Integers:
+        return self._rows.chunks
+
+    def keep_chunks(self, count: int) -> BaseSource:
+        if count <= self.traits.kept_chunks:
+            return self
+        return VideoSource(
+            self._decoder, self._rows, self._size, self._memory_bytes, count
+        )
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self._decoder.locations
+
+    def locate(self, row: int) -> list[Location]:
+        """File of a frame, and its number and time there."""
+        frames = self._rows.frames[check_rows([row], len(self))]
+        table = self._decoder.table
+        file = table.files_of(frames)[0]
+        number = frames[0] - table.begins[file]
+        part = f"frame {number}, at {table.seconds(frames)[0]:.3f} s"
+        return [Location(self.videos[file], part=part)]
+
+    read = read_columns
+
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
+        """Reads into `out`; see `Source`. Nothing is decoded for numbers and times alone."""
+        rows = check_rows(rows, len(self))
+        table = self._decoder.table
+        frames = self._rows.frames[rows]
+        files = table.files_of(frames)
+        into_frame, into_image, into_time, into_video = out
+        if into_frame is not None:
+            into_frame[...] = frames - table.begins[files]
+        if into_time is not None:
+            into_time[...] = table.seconds(frames)
+        if into_video is not None:
+            into_video[...] = files
+        if into_image is not None:
+            decoded = np.empty(len(rows), bool)
+            self._pixels.read_into(rows, [boxes[1], ()], [into_image, decoded])
+            if not decoded.all():
+                raise self._error(int(rows[~decoded][0]))
+
+    def _error(self, row: int) -> SourceError:
+        """The error of a row whose frame could not be decoded."""
+        location = self.locate(row)[0]
+        where = f"row {row}, {location.file}, {location.part}"
+        frame = int(self._rows.frames[row])
+        chunk = chunk_of(self._rows.chunks, np.array([row]))[0]
+        wanted = self._size
+        try:
+            for _, pixels in self._decoder.decode(
+                self._rows.pictures[chunk], [frame]
+            ):
+                if pixels.shape[:2] == wanted:
+                    continue
+                height, width = pixels.shape[:2]
+                return SourceError(
+                    f"{where}: it has {height}x{width} pixels (height x width), but "
+                    f"the first frame, of {self.videos[0]}, has "
+                    f"{wanted[0]}x{wanted[1]}; pass size=(height, width) to resize all",
+                    argument="size",
+                )
+            reason: object = "a frame before it is damaged"
+        except DecodeError as error:
+            reason = error
+        return SourceError(
+            f"{where}: the frame can't be decoded: {reason}; copy the file again, leave "
+            f"the row out: dataset.exclude([{row}]), or pass on_error='mask' to the "
+            "Dataloader (damaged='accept' takes what can be decoded)"
+        )
+
+
+@final
+class _Pixels(BaseSource):
+    """Row i: pixels of a frame, and whether they could be decoded. Chunks are read whole although parts are damaged."""
+
+    def __init__(self, decoder: Decoder, rows: FrameRows, image: ArraySpec):
+        self._decoder = decoder
+        self._rows = rows
+        self._spec = (image, ArraySpec((), np.dtype(bool)))
+        self.traits = Traits(owns_memory=True, reads_columns=True)
+
+    @property
+    def spec(self) -> Tree:
+        return self._spec
+
+    def __len__(self) -> int:
+        return len(self._rows.frames)
+
+    @property
+    def chunks(self) -> Integers:
+        return self._rows.chunks
+
+    read = read_columns
+
+    def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
+        images, decoded = out
+        columns = boxes[0]
+        assert images is not None
+        assert decoded is not None
+        assert columns is not None
+        cut = tuple(slice(*column) for column in columns)
+        decoded[...] = False
+        frames = self._rows.frames[rows]
+        chunks = chunk_of(self._rows.chunks, rows)
+        for chunk in np.unique(chunks).tolist():
+            places = np.flatnonzero(chunks == chunk)
+            wanted = np.unique(frames[places])
+            pictures = int(self._rows.pictures[chunk])
+            try:
+                for frame, pixels in self._decoder.decode(pictures, wanted.tolist()):
+                    if pixels.shape != self._spec[0].shape:
+                        continue
+                    for place in places[frames[places] == frame].tolist():
+                        images[place] = pixels[cut]
+                        decoded[place] = True
+            except DecodeError:
+                continue
