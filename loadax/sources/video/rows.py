@@ -67,6 +67,8 @@ def _shown(table: FrameTable, file: int, fps: Fraction) -> Integers:
     ticks = 1 / (fps * Fraction(numerator, denominator))  # between rows
     length = int(times[-1] + table.lasts[file])
     count = max(1, -(-length * ticks.denominator // ticks.numerator))
-    # Rounded up, since files store times rounded to ticks.
-    at = -(-np.arange(count) * ticks.numerator // ticks.denominator)
+    # Files round times to ticks, of which a frame may take one or many.
+    tenths = min(5, int(np.median(np.diff(times, append=length))))
+    at = np.arange(count) * 10 * ticks.numerator + tenths * ticks.denominator
+    at //= 10 * ticks.denominator
     return begin + np.searchsorted(times, at, side="right") - 1
