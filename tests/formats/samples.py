@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+import av
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -95,6 +96,18 @@ def _images(path: Path, numbers: Sequence[int]) -> None:
         Image.new("L", (2, 2), number).save(path / f"{row:03}.bmp")
 
 
+def _video(path: Path, numbers: Sequence[int]) -> None:
+    with av.open(str(path), "w", format="matroska") as file:
+        stream: Any = file.add_stream("ffv1", rate=10)
+        stream.width = stream.height = 16
+        stream.pix_fmt = "gray"
+        stream.gop_size = 4
+        for number in numbers:
+            frame = av.VideoFrame.from_ndarray(np.full((16, 16), number, np.uint8), "gray")
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+
+
 _TOKENS: dict[str, Any] = {"seq_len": 1, "stride": 2, "dtype": "<u2"}
 _JSONL = Sample(
     "from_jsonl",
@@ -164,6 +177,15 @@ SAMPLES = {
         ".zarr",
         lambda path, numbers: loadax.write_zarr({"x": np.array(numbers)}, path, overwrite=True, progress=False),
         together=False,
+    ),
+    "video": Sample(
+        "from_video",
+        ".mkv",
+        _video,
+        lambda example: example["image"],
+        {"progress": False},
+        kept=("index",),
+        remote=False,
     ),
     "images": Sample("from_images", "", _images, lambda example: example["image"], together=False),
 }

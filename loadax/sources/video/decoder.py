@@ -179,7 +179,7 @@ class Decoder:
         with self._lock:
             container = self._idle.pop(file, None)
         if container is None:
-            container = av.open(location, metadata_errors="replace")
+            container: Any = av.open(location, metadata_errors="replace")
             context = container.streams.best("video").codec_context
             # Rows are decoded by many threads already.
             context.thread_count = 1

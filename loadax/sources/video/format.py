@@ -11,8 +11,8 @@ FORMAT = Format(
     requires={"av": "av"},
     extra="video",
     local_only=(
-        "from_video reads local files; download the videos, or mount the bucket as a "
-        "folder"
+        "from_video opens local files only; download the files, or mount the bucket as "
+        "a folder"
     ),
     metadata=False,
 )

@@ -16,7 +16,7 @@ from tests.sources.video.videos import B_FRAMES, by_hand, write_video
 def packet_places(path: Path) -> list[tuple[int, int]]:
     """First byte and size of each packet."""
     with av.open(str(path)) as file:
-        return [(packet.pos, packet.size) for packet in file.demux(video=0) if packet.size]
+        return [(packet.pos or 0, packet.size) for packet in file.demux(video=0) if packet.size]
 
 
 def cut(path: Path, packets: int) -> None:

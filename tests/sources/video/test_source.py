@@ -1,5 +1,6 @@
 """Frames and clips are those of a decoder by hand, in any order, by any group of pictures."""
 
+import json
 import pickle
 import shutil
 from fractions import Fraction
@@ -12,7 +13,9 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, SourceError
+from loadax.kept.index_folder import Entry
 from loadax.sources.video.decoder import Decoder
+from loadax.sources.video.frame_table import RECORDS
 from loadax.testing import check_source
 from tests.sources.video.videos import B_FRAMES, OPEN_GROUPS, by_hand, write_video
 
@@ -183,7 +186,7 @@ def test_reading_in_order_decodes_each_group_once(folder: Path, decoded: list[in
 def test_shuffle_by_chunks_decodes_each_group_once_an_epoch(hosts: int, tmp_path: Path, decoded: list[int]) -> None:
     for name in "abcd":
         write_video(tmp_path / f"{name}.mp4", 16)
-    rows = []
+    rows = list[tuple[int, int]]()
     data = loadax.from_video(tmp_path, memory_bytes=0).shuffle(0, block="chunks", window=2, lanes=4)
     decoded.clear()
     for host in range(hosts):
@@ -231,13 +234,8 @@ def test_index_keeps_the_table_of_frames(folder: Path, tmp_path: Path, monkeypat
     }.items(),
 )
 def test_damaged_index_is_made_again(name: str, values: Any, folder: Path, tmp_path: Path) -> None:
-    from loadax.kept.index_folder import Entry
-    from loadax.sources.video.frame_table import RECORDS
-
     index = tmp_path / "index"
     loadax.from_video(folder, index=index)
-    import json
-
     content = json.loads((index / "records.json").read_text())
     arrays = {key: np.load(index / file) for key, file in content["arrays"].items()}
     sizes = np.array([path.stat().st_size for path in sorted(folder.iterdir())])
@@ -270,5 +268,5 @@ def test_clips_longer_than_every_video(folder: Path) -> None:
 
 
 def test_urls_are_refused() -> None:
-    with pytest.raises(loadax.errors.UnsupportedError, match=r"s3://a/x.mp4: from_video reads local files; download"):
+    with pytest.raises(loadax.errors.UnsupportedError, match=r"s3://a/x.mp4: from_video opens local files only; download"):
         loadax.from_video("s3://a/x.mp4")
