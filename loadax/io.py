@@ -164,6 +164,85 @@ def from_arrow(
     return Dataset(open_arrow(data, columns, nulls, classes))
 
 
+def from_audio(
+    paths: Any,
+    seconds: float,
+    *,
+    overlap: float = 0,
+    rate: int | None = None,
+    channels: Literal["mono"] | int | None = None,
+    tail: Literal["drop", "pad"] = "drop",
+    damaged: Literal["error", "accept"] = "error",
+    index: Any = None,
+    memory_bytes: int = 256 << 20,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens clips of audio files, which are decoded when their rows are read.
+
+    A clip is `{"audio": float32[samples, channels], "file": int32[], "time": float32[]}`: samples from -1 to 1, the
+    number of its file in `dataset.source.files`, and the seconds there at which it begins. Clips stay in their file.
+
+    WAV, AIFF and FLAC files are read by seeking. Ogg and MP3, in which a seek gives other samples, and M4A and AAC,
+    which PyAV reads, are decoded as a whole and kept in memory: `shuffle(seed, block="chunks")` decodes each once an
+    epoch.
+
+    Args:
+        paths: Local path of a file, folder (its audio files), or glob pattern (both sorted by name), or a list of
+            these, in its order.
+        seconds: Length of a clip.
+        overlap: Seconds that a clip shares with the next one of its file.
+        rate: Samples a second that files are converted to. None: that of the first file, which all must have.
+        channels: "mono": the mean of a file's channels, and clips are float32[samples]; or the number of channels that
+            all files must have. None: that of the first file.
+        tail: What happens with the end of a file that is shorter than a clip. "drop": it is no row. "pad": it is
+            followed by zeros, and rows have the leaf `"length"`, int32[], the number of the file's samples.
+        damaged: "error": a file that is cut short or can't be read is an error. "accept": files have the samples that
+            are there. Damage that only decoding shows is an error when its rows are read.
+        index: Local folder of the index, written on the first open and checked on all others: another size, place or
+            time of change of a file makes it again. None: no index is kept.
+        memory_bytes: Memory for files that are decoded as a whole in bytes, of each process.
+        progress: Whether to show a progress bar while the files are indexed. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If a file is missing, damaged or not audio, has another rate or number of channels, or none has a
+            clip; on reading, if a clip can't be decoded. Names the file.
+        UnsupportedError: If soundfile, or PyAV for a file that needs it, is not installed, or a path is a URL.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import soundfile
+        >>> from loadax import from_audio
+        >>> path = tempfile.mkdtemp() + "/tone.wav"
+        >>> soundfile.write(path, np.sin(np.arange(24000) / 10), 8000)
+        >>> clips = from_audio(path, 1.0, overlap=0.5, channels="mono")
+        >>> len(clips), clips[1]["audio"].shape, clips[1]["time"]
+        (5, (8000,), np.float32(0.5))
+        >>> from_audio(path, 2.0, rate=16000, tail="pad")[1]["length"]
+        np.int32(16000)
+    """
+    from loadax.plan.sequential import Sequential
+    from loadax.sources.audio.format import FORMAT
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+
+    options = RecordOptions(index=index, progress=progress)
+    source = open_files(
+        FORMAT,
+        paths,
+        options,
+        seconds,
+        overlap,
+        rate,
+        channels,
+        tail,
+        damaged,
+        memory_bytes,
+    )
+    return Dataset(source, Sequential(len(source), groups=source.groups))
+
+
 def from_csv(
     paths: Any,
     columns: Sequence[str] | str | None = None,

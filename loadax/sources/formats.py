@@ -11,6 +11,7 @@ from loadax.errors import SourceError
 from loadax.files import magic
 from loadax.files.paths import local_path
 from loadax.sources.array_record.format import FORMAT as _ARRAY_RECORD
+from loadax.sources.audio.format import FORMAT as _AUDIO
 from loadax.sources.expand import file_name
 from loadax.sources.format import Format
 from loadax.sources.images.format import ENDINGS, FORMAT as _IMAGES
@@ -35,6 +36,7 @@ _OWN = (
     _ARRAY_RECORD,
     _NPY,
     _VIDEO,
+    _AUDIO,
     _IMAGES,
     _TOKENS,
 )

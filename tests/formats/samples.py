@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
 from PIL import Image
 from pyarrow import parquet
 
@@ -108,6 +109,11 @@ def _video(path: Path, numbers: Sequence[int]) -> None:
         file.mux(stream.encode())
 
 
+def _audio(path: Path, numbers: Sequence[int]) -> None:
+    with path.open("wb") as file:
+        soundfile.write(file, np.array(numbers, np.int16), 100, format="WAV")
+
+
 _TOKENS: dict[str, Any] = {"seq_len": 1, "stride": 2, "dtype": "<u2"}
 _JSONL = Sample(
     "from_jsonl",
@@ -184,6 +190,15 @@ SAMPLES = {
         _video,
         lambda example: example["image"],
         {"progress": False},
+        kept=("index",),
+        remote=False,
+    ),
+    "audio": Sample(
+        "from_audio",
+        ".wav",
+        _audio,
+        lambda example: np.asarray(example["audio"] * 2**15).round(),
+        {"seconds": 0.01, "channels": "mono", "progress": False},
         kept=("index",),
         remote=False,
     ),

@@ -268,5 +268,7 @@ def test_clips_longer_than_every_video(folder: Path) -> None:
 
 
 def test_urls_are_refused() -> None:
-    with pytest.raises(loadax.errors.UnsupportedError, match=r"s3://a/x.mp4: from_video opens local files only; download"):
+    with pytest.raises(
+        loadax.errors.UnsupportedError, match=r"s3://a/x.mp4: from_video opens local files only; download"
+    ):
         loadax.from_video("s3://a/x.mp4")

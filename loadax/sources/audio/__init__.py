@@ -1,0 +1,1 @@
+"""Audio files: rows are clips of equal length."""

@@ -1,0 +1,18 @@
+"""The record of audio files."""
+
+from loadax.sources.format import Format
+
+FORMAT = Format(
+    "from_audio",
+    "an audio file",
+    r"(?i)\.(wav|flac|ogg|opus|mp3|aiff?|m4a|aac)$",
+    opener="loadax.sources.audio.open:open_audio",
+    lacks="audio file (.wav, .flac, .ogg, .mp3, .m4a)",
+    requires={"soundfile": "soundfile"},
+    extra="audio",
+    local_only=(
+        "from_audio opens local files only; download the files, or mount the bucket as "
+        "a folder"
+    ),
+    metadata=False,
+)
