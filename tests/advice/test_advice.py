@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.advice import datasets, groups, libraries, loaders, sources, sparse, splits, states
+from tests.advice import datasets, groups, libraries, loaders, media, sources, sparse, splits, states
 from tests.advice.messages import all_messages, names_a_call
 from tests.advice.registry import FOLLOWED, Case
 
 # The modules register their functions when they are imported.
-MODULES = datasets, groups, libraries, loaders, sources, sparse, splits, states
+MODULES = datasets, groups, libraries, loaders, media, sources, sparse, splits, states
 
 
 @pytest.mark.parametrize("name", FOLLOWED)

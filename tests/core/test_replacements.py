@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import soundfile
 import xarray
 from PIL import Image
 
@@ -19,6 +20,7 @@ import loadax
 from loadax import Dataloader, from_arrays
 from loadax.core.replacements import replacements
 from loadax.errors import ArgumentError, SourceError
+from tests.sources.video.videos import write_video
 
 DATA = from_arrays({"x": np.arange(64)})
 
@@ -84,9 +86,18 @@ def test_files_that_a_map_opens(tmp_path: Path) -> None:
     for path in paths:
         path.write_text(path.stem)
     known = {"loadax": loadax, "paths": paths, "open_one": lambda path: {"x": np.int64(path.read_text())}}
-    for name in ("from_video", "from_audio", "from_fits"):
+    for name in ("from_fits", "from_dicom"):
         advised = replacements("module")[name].rpartition("in a map: ")[2]
         assert eval(advised, known).read(range(3))["x"].tolist() == [0, 1, 2]
+
+
+def test_videos_and_audio(tmp_path: Path) -> None:
+    write_video(tmp_path / "x.mp4", 4)
+    frames, clips = replacements("module")["from_videos"].split("; as clips ")
+    known = {"loadax": loadax, "path": tmp_path / "x.mp4"}
+    assert [len(eval(advised, known)) for advised in (frames, clips)] == [4, 2]
+    soundfile.write(tmp_path / "x.wav", np.zeros(8000), 8000)
+    assert len(eval(replacements("module")["from_wav"], {"loadax": loadax, "path": tmp_path / "x.wav"})) == 2
 
 
 def test_rows_of_a_sparse_matrix() -> None:

@@ -1,5 +1,7 @@
 """The record of audio files."""
 
+from typing import Any
+
 from loadax.sources.format import Format
 
 FORMAT = Format(
@@ -15,4 +17,10 @@ FORMAT = Format(
         "a folder"
     ),
     metadata=False,
+    command="loadax.sources.audio.format:command_arguments",
 )
+
+
+def command_arguments(source: str, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    """The arguments that open files on the command line: clips of a second."""
+    return {"seconds": 1.0, **given}

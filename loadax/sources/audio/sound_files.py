@@ -63,7 +63,8 @@ def sound_of(location: str) -> Sound:
     """
     if location.lower().endswith(_OTHERS):
         samples, rate = _decoded(location)
-        return Sound(*samples.shape[:1], rate, samples.shape[1], whole=True)
+        count, channels = samples.shape
+        return Sound(count, rate, channels, whole=True)
     import soundfile
 
     try:

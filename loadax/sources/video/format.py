@@ -15,4 +15,5 @@ FORMAT = Format(
         "a folder"
     ),
     metadata=False,
+    options=("size",),
 )
