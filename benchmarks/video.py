@@ -34,6 +34,7 @@ CLIP = 16  # frames
 BATCH = 8  # clips
 THREADS = os.cpu_count() or 1
 HOSTS = (1, 2, 4)
+LANES = 4
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def clips(folder: Path) -> loadax.Dataset:
 
 def shuffled(data: loadax.Dataset) -> loadax.Dataset:
     """A shuffle of chunks."""
-    return data.shuffle(0, block="chunks", window=2, lanes=4)
+    return data.shuffle(0, block="chunks", window=2, lanes=LANES)
 
 
 def loader(data: loadax.Dataset, batch_size: int, **options: Any) -> loadax.Dataloader:
@@ -130,7 +131,7 @@ def decoded(folder: Path, hosts: int) -> int:
     patched.decode = counted
     try:
         for host in range(hosts):
-            for batch in loader(data, BATCH * CLIP, shard_index=host, shard_count=hosts, remainder="pad"):
+            for batch in loader(data, LANES * KEYS, shard_index=host, shard_count=hosts, remainder="pad"):
                 jax.block_until_ready(batch)
     finally:
         patched.decode = decode

@@ -62,6 +62,8 @@ TOPICS = {
             "loadax.from_csv",
             "loadax.from_images",
             "loadax.RandomCrop",
+            "loadax.from_video",
+            "loadax.from_audio",
             "loadax.from_huggingface",
             "loadax.from_grain",
             "loadax.from_stream",

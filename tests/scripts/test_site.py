@@ -141,6 +141,7 @@ TERMS = {
     "guides/device/": ["device_map", "keep_on_device", "augmentation", "bfloat16"],
     "guides/hosts/": ["straggler", "stall", "hang"],
     "guides/images/": ["images", "jpeg"],
+    "guides/video/": ["video", "mp4", "audio", "wav"],
     "guides/meshes/": ["mesh", "shard", "sharding", "PartitionSpec", "Explicit axes"],
     "guides/orders/": [
         "shuffle",
