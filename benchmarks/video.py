@@ -23,6 +23,7 @@ from typing import Any
 import av
 import jax
 import numpy as np
+from av.video.reformatter import VideoReformatter
 
 import loadax
 from loadax.sources.video.decoder import Decoder
@@ -51,10 +52,12 @@ def main() -> None:
         for hosts in HOSTS:
             print(f"{hosts} hosts: {decoded(folder, hosts)} groups decoded of {groups}", flush=True)
         contestants: dict[str, Callable[[Path], int]] = {
-            "PyAV alone": alone,
+            "PyAV alone": lambda folder: alone(folder, one_converter=False),
+            "PyAV, one converter": lambda folder: alone(folder, one_converter=True),
             "loadax, in order": lambda folder: epoch(frames(folder), BATCH * CLIP),
             "loadax, shuffled chunks": lambda folder: epoch(shuffled(frames(folder)), BATCH * CLIP),
-            "loadax, shuffled clips": lambda folder: epoch(shuffled(clips(folder)), BATCH) * CLIP,
+            "loadax, clips by groups": lambda folder: epoch(shuffled(clips(folder)), BATCH) * CLIP,
+            "loadax, clips by videos": lambda folder: epoch(by_videos(clips(folder)), BATCH) * CLIP,
             "random clips of a loop": random_clips,
         }
         seconds: dict[str, list[tuple[float, float]]] = {contestant: [] for contestant in contestants}
@@ -102,6 +105,11 @@ def shuffled(data: loadax.Dataset) -> loadax.Dataset:
     return data.shuffle(0, block="chunks", window=2, lanes=LANES)
 
 
+def by_videos(data: loadax.Dataset) -> loadax.Dataset:
+    """A shuffle of blocks of as many clips as a video has, which share groups of pictures."""
+    return data.shuffle(0, block=FRAMES // CLIP, window=1, lanes=LANES)
+
+
 def loader(data: loadax.Dataset, batch_size: int, **options: Any) -> loadax.Dataloader:
     """A loader of an epoch on one device."""
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
@@ -138,21 +146,25 @@ def decoded(folder: Path, hosts: int) -> int:
     return len(groups)
 
 
-def decode_all(path: Path) -> int:
-    """Decodes a video from its begin to its end."""
+def decode_all(path: Path, one_converter: bool) -> int:
+    """Decodes a video from its begin to its end, converting frames by themselves or with one converter."""
+    converter = VideoReformatter()
     count = 0
     with av.open(str(path)) as file:
         file.streams.video[0].codec_context.thread_count = 1
         for frame in file.decode(video=0):
-            frame.to_ndarray(format="rgb24")
+            if one_converter:
+                converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+            else:
+                frame.to_ndarray(format="rgb24")
             count += 1
     return count
 
 
-def alone(folder: Path) -> int:
+def alone(folder: Path, one_converter: bool) -> int:
     """Decodes all videos with a thread for each processor; number of frames."""
     with ThreadPoolExecutor(THREADS) as pool:
-        return sum(pool.map(decode_all, sorted(folder.iterdir())))
+        return sum(pool.map(lambda path: decode_all(path, one_converter), sorted(folder.iterdir())))
 
 
 def random_clips(folder: Path) -> int:

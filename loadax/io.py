@@ -222,25 +222,10 @@ def from_audio(
         >>> from_audio(path, 2.0, rate=16000, tail="pad")[1]["length"]
         np.int32(16000)
     """
-    from loadax.plan.sequential import Sequential
     from loadax.sources.audio.format import FORMAT
-    from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
 
-    options = RecordOptions(index=index, progress=progress)
-    source = open_files(
-        FORMAT,
-        paths,
-        options,
-        seconds,
-        overlap,
-        rate,
-        channels,
-        tail,
-        damaged,
-        memory_bytes,
-    )
-    return Dataset(source, Sequential(len(source), groups=source.groups))
+    given = seconds, overlap, rate, channels, tail, damaged, memory_bytes
+    return _open_in_groups(FORMAT, paths, index, progress, *given)
 
 
 def from_csv(
@@ -854,14 +839,11 @@ def from_video(
         >>> len(clips), clips[0]["image"].shape, clips[0]["frame"]
         (1, (4, 32, 32, 3), array([0, 2, 4, 6], dtype=int32))
     """
-    from loadax.plan.sequential import Sequential
-    from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
     from loadax.sources.video.format import FORMAT
 
-    options = RecordOptions(index=index, progress=progress)
-    source = open_files(FORMAT, paths, options, fps, size, fit, damaged, memory_bytes)
-    rows = Dataset(source, Sequential(len(source), groups=source.groups))
+    rows = _open_in_groups(
+        FORMAT, paths, index, progress, fps, size, fit, damaged, memory_bytes
+    )
     if frames is None:
         if stride is not None:
             raise ArgumentError(
@@ -1111,6 +1093,19 @@ def from_parquet(
             index=index,
         )
     )
+
+
+def _open_in_groups(
+    one: Any, paths: Any, index: Any, progress: bool | None, *arguments: Any
+) -> Dataset:
+    """Opens files that are indexed, and whose rows windows don't join."""
+    from loadax.plan.sequential import Sequential
+    from loadax.sources.format import RecordOptions
+    from loadax.sources.opening import open_files
+
+    options = RecordOptions(index=index, progress=progress)
+    source = open_files(one, paths, options, *arguments)
+    return Dataset(source, Sequential(len(source), groups=source.groups))
 
 
 def from_source(obj: Any, *, thread_safe: bool | None = None) -> Dataset:

@@ -434,8 +434,27 @@ def _look_up(location: str) -> FileInfo:
 
 
 def _info(file: BinaryIO) -> FileInfo:
-    status = os.fstat(file.fileno())
+    return _status_info(os.fstat(file.fileno()))
+
+
+def _status_info(status: os.stat_result) -> FileInfo:
     return FileInfo(status.st_size, str(status.st_mtime_ns).encode())
+
+
+def check_unchanged(location: str, info: FileInfo) -> None:
+    """Checks that a local file, which another library opens, is as it was.
+
+    Raises:
+        SourceError: When it is gone or has changed; names it.
+    """
+    try:
+        status = os.stat(location)  # noqa: PTH116 - a Path takes longer
+    except OSError as error:
+        raise SourceError(
+            f"{location}: it can't be read: {error.strerror}; open the data again"
+        ) from error
+    if _status_info(status) != info:
+        raise changed(location)
 
 
 def _identity(location: str) -> FileIdentity:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy as np
 
 from loadax.core.distributed import this_process
+from loadax.core.log import log
 from loadax.core.memory import return_freed_memory
+from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.file_map import FileMap
 from loadax.files.files import Files
@@ -273,6 +275,35 @@ def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) ->
     )
     if (begins > np.repeat(sizes - after, numbers) - lengths).any():
         raise ValueError("a record ends after its file")
+
+
+def refuse_damaged(
+    reasons: Sequence[str], locations: Sequence[str], damaged: str
+) -> None:
+    """Refuses files in which something is wrong, or with `damaged="accept"` logs what it is.
+
+    Args:
+        reasons: What is wrong with each file; "" if nothing is.
+        locations: Paths and URLs of the files.
+        damaged: "error" or "accept".
+
+    Raises:
+        SourceError: When one is damaged; names it.
+    """
+    found = zip(locations, reasons, strict=True)
+    bad = [(location, reason) for location, reason in found if reason]
+    if bad and damaged == "error":
+        location, reason = bad[0]
+        others = f" ({len(bad)} of {len(locations)} files are damaged)" * (
+            len(bad) > 1
+        )
+        raise SourceError(
+            f"{location}: {reason}{others}; copy the file again, leave it out, or pass "
+            "damaged='accept' to have what is there",
+            argument="damaged",
+        )
+    for location, reason in bad:
+        log.warning("%s: %s", location, reason)
 
 
 def identity_of(

@@ -7,7 +7,6 @@ import numpy as np
 
 from loadax.core.arguments import choice, integer
 from loadax.core.formatting import some
-from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files
 from loadax.kept.index_folder import Entry, check_array
@@ -23,6 +22,7 @@ from loadax.sources.file_index import (
     columns_of,
     index_files,
     merged,
+    refuse_damaged,
 )
 from loadax.sources.format import RecordOptions
 
@@ -63,7 +63,10 @@ def open_audio(
     entry = index_files(_RECORDS, files, locations, options)
     columns = (entry.arrays[name].tolist() for name in _NUMBERS)
     sounds = list(map(Sound, *columns, entry.facts["reasons"]))
-    good = _good(sounds, locations, damaged)
+    refuse_damaged([sound.reason for sound in sounds], locations, damaged)
+    good = [file for file, sound in enumerate(sounds) if sound.frames]
+    if not good:
+        raise SourceError(f"{some(locations, 1)} has no samples; pass other files")
     first = sounds[good[0]]
     wanted = rate or first.rate
     mono = channels == "mono"
@@ -113,28 +116,6 @@ def _duration(name: str, given: Any) -> float:
     if not 0 <= value < float("inf"):
         raise ArgumentError(f"{name}={given!r}: pass seconds, such as 2.5")
     return value
-
-
-def _good(sounds: list[Sound], locations: list[str], damaged: str) -> list[int]:
-    """The files that can be read.
-
-    Raises:
-        SourceError: When none can, or one can't; names it.
-    """
-    bad = [file for file, sound in enumerate(sounds) if sound.reason]
-    if bad and damaged == "error":
-        others = f" ({len(bad)} of {len(sounds)} files are damaged)" * (len(bad) > 1)
-        raise SourceError(
-            f"{locations[bad[0]]}: {sounds[bad[0]].reason}{others}; copy the file again, "
-            "leave it out, or pass damaged='accept' to have the samples that are there",
-            argument="damaged",
-        )
-    for file in bad:
-        log.warning("%s: %s", locations[file], sounds[file].reason)
-    good = [file for file, sound in enumerate(sounds) if sound.frames]
-    if not good:
-        raise SourceError(f"{some(locations, 1)} has no samples; pass other files")
-    return good
 
 
 def _check(

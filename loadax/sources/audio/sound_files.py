@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.errors import SourceError
-from loadax.files.byte_ranges import FileInfo, changed
+from loadax.files.byte_ranges import FileInfo
+from loadax.files.files import check_unchanged
 
 # Samples of a file: float32[n, channels]
 Samples = NDArray[np.float32]
@@ -149,7 +149,7 @@ class SoundFiles:
             DecodeError: When they can't be decoded.
             SourceError: When the file is missing or has changed.
         """
-        self._check(file)
+        check_unchanged(self.locations[file], self._infos[file])
         if self.whole[file]:
             samples = self._all(file)[start:stop]
         else:
@@ -196,17 +196,6 @@ class SoundFiles:
                     del self._kept[file]
                 else:
                     total += size
-
-    def _check(self, file: int) -> None:
-        location = self.locations[file]
-        try:
-            status = os.stat(location)  # noqa: PTH116 - a Path takes longer
-        except OSError as error:
-            raise SourceError(
-                f"{location}: it can't be read: {error.strerror}; open the files again"
-            ) from error
-        if self._infos[file] != (status.st_size, str(status.st_mtime_ns).encode()):
-            raise changed(location)
 
 
 def _part(location: str, start: int, count: int) -> Samples:

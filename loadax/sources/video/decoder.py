@@ -1,6 +1,5 @@
 """Decoder: decodes frames of one group of pictures after another, with PyAV."""
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -9,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.errors import SourceError
-from loadax.files.byte_ranges import FileInfo, changed
+from loadax.files.byte_ranges import FileInfo
+from loadax.files.files import check_unchanged
 from loadax.sources.images.resize import Fit, Pixels, fitted, padded, resize
 from loadax.sources.video.frame_table import FrameTable, error_text
 
@@ -29,8 +28,8 @@ class Decoder:
         locations: Paths of the files.
         infos: Size and time of change of each when its table was made.
         table: Frames of the files.
-        size: (height, width) of the pixels; None: those of the frames.
-        fit: Method for frames of another aspect ratio.
+        size: (height, width) of the pixels; None: any.
+        fit: Method for frames of another aspect ratio; None: frames are not resized, and must have that size.
         strict: Whether frames that are damaged or may depend on damaged ones are errors.
     """
 
@@ -40,7 +39,7 @@ class Decoder:
         infos: Sequence[FileInfo],
         table: FrameTable,
         size: tuple[int, int] | None,
-        fit: Fit,
+        fit: Fit | None,
         *,
         strict: bool,
     ):
@@ -162,9 +161,15 @@ class Decoder:
         pixels: Pixels = rgb.to_ndarray()
         if frame.rotation:
             pixels = np.rot90(pixels, round(frame.rotation / 90))
-        if self.size is None or pixels.shape[:2] == self.size:
+        height, width = pixels.shape[:2]
+        if self.size is None or self.size == (height, width):
             return pixels
-        down, across = fitted(pixels.shape[:2], self.size, self._fit)
+        if self._fit is None:
+            raise DecodeError(
+                f"it has {height}x{width} pixels (height x width), and the first frame "
+                f"{self.size[0]}x{self.size[1]}; pass size=(height, width) to resize all"
+            )
+        down, across = fitted((height, width), self.size, self._fit)
         return padded(resize(pixels, down, across), self.size)
 
     def _take(self, file: int) -> tuple[Any, Any]:
@@ -173,14 +178,7 @@ class Decoder:
         from av.video.reformatter import VideoReformatter
 
         location = self.locations[file]
-        try:
-            status = os.stat(location)  # noqa: PTH116 - a Path takes longer
-        except OSError as error:
-            raise SourceError(
-                f"{location}: it can't be read: {error.strerror}; open the videos again"
-            ) from error
-        if self._infos[file] != (status.st_size, str(status.st_mtime_ns).encode()):
-            raise changed(location)
+        check_unchanged(location, self._infos[file])
         with self._lock:
             opened = self._idle.pop(file, None)
         if opened is None:

@@ -1,7 +1,7 @@
 """FrameTable: times and groups of pictures of the frames of video files, found without decoding any."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -74,60 +74,36 @@ def frame_table(entry: Entry) -> FrameTable:
     )
 
 
-class _Packets(NamedTuple):
-    """Packets of a video stream in decoding order, without those whose frames are not shown.
-
-    Args:
-        times: Presentation times in ticks; None where the file has none.
-        places: Number of each among all packets.
-        keys: Whether each begins a keyframe.
-        last: Ticks for which the last frame is shown.
-        ticks: Numerator and denominator of a tick in seconds.
-        reason: Why some are missing; "" if none is.
-    """
-
-    times: list[int | None]
-    places: list[int]
-    keys: list[bool]
-    last: int
-    ticks: tuple[int, int]
-    reason: str
-
-
 def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
     """Reads the packets of a file; PyAV opens it itself."""
     from av.error import FFmpegError
 
     yield from ()
     try:
-        packets = _packets(location)
+        return _read(location)
     except (FFmpegError, ValueError, OverflowError) as error:
-        return _entry(_damaged(f"it can't be read as a video: {error_text(error)}"))
-    return _entry(packets)
+        return _entry(reason=f"it can't be read as a video: {error_text(error)}")
 
 
-def _damaged(reason: str) -> _Packets:
-    return _Packets([], [], [], 0, (1, 1), reason)
-
-
-def _packets(location: str) -> _Packets:
+def _read(location: str) -> Entry:
+    """The frames of a file, by its packets."""
     import av
     from av.error import FFmpegError
 
     with av.open(location, metadata_errors="replace") as container:
         stream = container.streams.best("video")
         if stream is None or stream.time_base is None:
-            return _damaged("it has no video stream")
-        base = stream.time_base
+            return _entry(reason="it has no video stream")
         if "avi" in container.format.name and not _in_order(container, stream):
-            return _damaged(
-                "an .avi file can't tell when its frames are shown, as they are stored in "
-                "another order; write it again: ffmpeg -i FILE FILE.mp4"
+            return _entry(
+                reason="an .avi file can't tell when its frames are shown, as they are "
+                "stored in another order; write it again: ffmpeg -i FILE FILE.mp4"
             )
-        times = list[int | None]()
-        places = list[int]()
-        keys = list[bool]()
-        durations = [0]
+        base = stream.time_base
+        times: list[Any] = []
+        places = []
+        keys = []
+        durations = [1]
         reason = ""
         try:
             for place, packet in enumerate(container.demux(stream)):
@@ -140,19 +116,21 @@ def _packets(location: str) -> _Packets:
                         reason = f"the packet of frame {place} is damaged"
         except FFmpegError as error:
             reason = f"it ends after {len(times)} frames: {error_text(error)}"
+        if None in times:
+            return _entry(
+                reason="frames have no time at which they are shown; write it again as "
+                ".mp4 or .mkv"
+            )
         said = _stated_seconds(stream)
-        found = max((time for time in times if time is not None), default=0)
-        found -= min((time for time in times if time is not None), default=0)
-        seconds = float((found + 1.5 * max(durations)) * base)
+        seconds = float((np.ptp(times or [0]) + 1.5 * max(durations)) * base)
         if len(times) < stream.frames:
             reason = (
                 f"it is cut short: {len(times)} of {stream.frames} frames are there"
             )
         elif said > seconds + _ROUNDING:
             reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
-    return _Packets(
-        times, places, keys, durations[-1], (base.numerator, base.denominator), reason
-    )
+        ticks = (base.numerator, base.denominator)
+        return _entry(times, places, keys, durations[-1], ticks, reason)
 
 
 def _in_order(container: Any, stream: Any) -> bool:
@@ -174,48 +152,51 @@ def _stated_seconds(stream: Any) -> float:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _entry(packets: _Packets) -> Entry:
-    """The frames and groups of the packets of a file."""
-    reason = packets.reason
-    times = np.array([time for time in packets.times if time is not None], np.int64)
-    keys = np.flatnonzero(packets.keys)
-    if not reason and not len(keys):
-        reason = "it has no keyframe"
-    if len(times) < len(packets.times):
-        reason = (
-            "frames have no time of presentation (write it again as .mp4 or .mkv: "
-            "ffmpeg -i FILE -c copy FILE.mkv)"
-        )
+def _entry(
+    shown: Sequence[int] = (),
+    stored: Sequence[int] = (),
+    is_key: Sequence[bool] = (),
+    last: int = 1,
+    ticks: tuple[int, int] = (1, 1),
+    reason: str = "",
+) -> Entry:
+    """The frames and groups of a file.
+
+    Args:
+        shown: Presentation time of each frame in ticks, in decoding order.
+        stored: Number of the packet of each.
+        is_key: Whether each is a keyframe.
+        last: Ticks for which the last frame is shown.
+        ticks: Numerator and denominator of a tick in seconds.
+        reason: What is wrong with the file; "" if nothing is.
+    """
+    times = np.array(shown, np.int64)
+    places = np.array(stored, np.int64)
+    keys = np.flatnonzero(np.array(is_key, bool))
+    if len(np.unique(times)) < len(times):
+        reason = "two frames are shown at the same time"
         keys = keys[:0]
-    elif len(np.unique(times)) < len(times):
-        reason = "two frames have the same time of presentation"
-        keys = keys[:0]
+    elif not len(keys):
+        reason = reason or "it has no keyframe"
     # A keyframe that is shown before an earlier one begins no group.
+    latest = np.maximum.accumulate(times[keys])
+    keys = keys[np.diff(latest, prepend=np.iinfo(np.int64).min // 2) > 0]
+    order = np.argsort(times)
+    order = order[np.searchsorted(times[order], times[keys[:1]]).sum() :]
     if len(keys):
-        keys = keys[
-            times[keys]
-            > np.maximum.accumulate(np.append(times[0] - 1, times[keys[:-1]]))
-        ]
-    order = np.argsort(times, kind="stable")
-    if len(keys):
-        order = order[times[order] >= times[keys[0]]]
+        firsts = np.searchsorted(times[order], times[keys])
+        ends = np.maximum.reduceat(places[order], firsts) + 1
     else:
         order = order[:0]
-    shown = times[order]
-    firsts = np.searchsorted(shown, times[keys])
-    places = np.array(packets.places, np.int64)
-    if len(keys):
-        lasts = np.maximum.reduceat(places[order], firsts)
-    else:
-        lasts = keys
+        firsts = ends = keys
     arrays = {
-        "frames": np.array([len(shown)]),
-        "times": shown,
-        "ticks": np.array(packets.ticks, np.int64),
-        "lasts": np.array([max(1, packets.last)]),
+        "frames": np.array([len(order)]),
+        "times": times[order],
+        "ticks": np.array(ticks, np.int64),
+        "lasts": np.array([max(1, last)]),
         "groups": np.array([len(keys)]),
         "firsts": firsts,
-        "packets": lasts - places[keys] + 1,
+        "packets": ends - places[keys],
     }
     return Entry(arrays, {_REASONS: [reason]})
 
@@ -243,11 +224,7 @@ def _check(entry: Entry, sizes: Integers) -> None:
     firsts = check_array(entry, "firsts", np.int64, sum(groups.tolist()), 0)
     check_array(entry, "packets", np.int64, len(firsts), 1, most)
     reasons = entry.facts[_REASONS]
-    if (
-        not isinstance(reasons, list)
-        or len(reasons) != files
-        or not all(isinstance(reason, str) for reason in reasons)
-    ):
+    if [type(reason) for reason in reasons] != [str] * files:
         raise ValueError("the reasons are not one text for each file")
     table = frame_table(entry)
     begins = np.flatnonzero(np.diff(table.files_of(table.firsts), prepend=-1))

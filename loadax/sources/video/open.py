@@ -5,17 +5,16 @@ from typing import Any
 
 from loadax.core.arguments import choice, integer
 from loadax.core.formatting import some
-from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files
 from loadax.sources.expand import expand
-from loadax.sources.file_index import index_files
+from loadax.sources.file_index import index_files, refuse_damaged
 from loadax.sources.format import RecordOptions
 from loadax.sources.images.folder import checked_size
 from loadax.sources.library import require
 from loadax.sources.video.decoder import DecodeError, Decoder
 from loadax.sources.video.format import FORMAT
-from loadax.sources.video.frame_table import RECORDS, FrameTable, frame_table
+from loadax.sources.video.frame_table import RECORDS, frame_table
 from loadax.sources.video.rows import frame_rows
 from loadax.sources.video.source import VideoSource
 
@@ -48,59 +47,33 @@ def open_video(
     files = Files()
     locations = expand(paths, FORMAT, files)
     table = frame_table(index_files(RECORDS, files, locations, options))
-    _check(table, locations, damaged)
+    refuse_damaged(table.reasons, locations, damaged)
+    if not len(table.times):
+        raise SourceError(
+            f"{some(locations, 1)} has no frame that can be read; pass other files"
+        )
     infos = files.infos(locations)
+    if wanted is None:
+        fit = None
     strict = damaged == "error"
     decoder = Decoder(locations, infos, table, wanted, fit, strict=strict)
-    rows = frame_rows(table, rate)
-    return VideoSource(decoder, rows, wanted or _first_size(decoder), memory_bytes)
+    decoder.size = wanted or _first_size(decoder)
+    return VideoSource(decoder, frame_rows(table, rate), memory_bytes)
 
 
 def _rate(fps: Any) -> Fraction | None:
-    """Rows a second, exactly: 29.97 is the 30000/1001 that files have."""
+    """Rows a second, as a fraction of small numbers: files have 30000 / 1001."""
     if fps is None:
         return None
     try:
-        rate = Fraction(fps)
+        rate = Fraction(fps).limit_denominator(1001)
     except (TypeError, ValueError, OverflowError):
         rate = Fraction(0)
     if not 0 < rate <= 1_000_000:
         raise ArgumentError(
             f"fps={fps!r}: pass the frames of a second, such as 10 or 29.97"
         )
-    if isinstance(fps, float):
-        ntsc = Fraction(round(rate * Fraction(1001, 1000)) * 1000, 1001)
-        if abs(rate - ntsc) < rate / 4000:
-            return ntsc
-        return rate.limit_denominator(1000)
     return rate
-
-
-def _check(table: FrameTable, locations: list[str], damaged: str) -> None:
-    """Checks that the files are whole, and that there is a frame.
-
-    Raises:
-        SourceError: When one is damaged, or there is none; names it.
-    """
-    bad = {
-        location: reason
-        for location, reason in zip(locations, table.reasons, strict=True)
-        if reason
-    }
-    if bad and damaged == "error":
-        location, reason = next(iter(bad.items()))
-        others = f" ({len(bad)} of {len(locations)} files are damaged)"
-        raise SourceError(
-            f"{location}: {reason}{others * (len(bad) > 1)}; copy the file again, leave "
-            "it out, or pass damaged='accept' to have the frames that are there",
-            argument="damaged",
-        )
-    for location, reason in bad.items():
-        log.warning("%s: %s", location, reason)
-    if not len(table.times):
-        raise SourceError(
-            f"{some(locations, 1)} has no frame that can be read; pass other files"
-        )
 
 
 def _first_size(decoder: Decoder) -> tuple[int, int]:

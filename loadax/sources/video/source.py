@@ -22,7 +22,6 @@ class VideoSource(BaseSource):
     Args:
         decoder: Decoder of the files.
         rows: Frames of the rows.
-        size: (height, width) of the pixels.
         memory_bytes: Memory for decoded chunks.
         open_chunks: Number of chunks to keep even if they take more.
     """
@@ -33,19 +32,18 @@ class VideoSource(BaseSource):
         self,
         decoder: Decoder,
         rows: FrameRows,
-        size: tuple[int, int],
         memory_bytes: int,
         open_chunks: int = 0,
     ):
         self._decoder = decoder
         self._rows = rows
-        self._size = size
         self._memory_bytes = memory_bytes
         self._open_chunks = open_chunks
+        assert decoder.size is not None
         number = ArraySpec((), np.dtype(np.int32))
         self.spec = {
             "frame": number,
-            "image": ArraySpec((*size, 3), np.dtype(np.uint8)),
+            "image": ArraySpec((*decoder.size, 3), np.dtype(np.uint8)),
             "time": ArraySpec((), np.dtype(np.float32)),
             "video": number,
         }
@@ -65,7 +63,7 @@ class VideoSource(BaseSource):
         return len(self._rows.frames)
 
     def __repr__(self) -> str:
-        height, width = self._size
+        height, width, _ = self.spec["image"].shape
         files = self._decoder.locations
         more = f" and {len(files) - 1} more" * (len(files) > 1)
         return f"{height}x{width} frames of {files[0]}{more}"
@@ -75,7 +73,6 @@ class VideoSource(BaseSource):
         arguments = (
             self._decoder,
             self._rows,
-            self._size,
             self._memory_bytes,
             self._open_chunks,
         )
@@ -98,9 +95,7 @@ class VideoSource(BaseSource):
     def keep_chunks(self, count: int) -> BaseSource:
         if count <= self.traits.kept_chunks:
             return self
-        return VideoSource(
-            self._decoder, self._rows, self._size, self._memory_bytes, count
-        )
+        return VideoSource(self._decoder, self._rows, self._memory_bytes, count)
 
     @property
     def addresses(self) -> Sequence[str]:
@@ -142,21 +137,9 @@ class VideoSource(BaseSource):
         where = f"row {row}, {location.file}, {location.part}"
         frame = int(self._rows.frames[row])
         chunk = chunk_of(self._rows.chunks, np.array([row]))[0]
-        wanted = self._size
+        reason: object = "a frame before it is damaged"
         try:
-            for _, pixels in self._decoder.decode(
-                self._rows.pictures[chunk], [frame]
-            ):
-                if pixels.shape[:2] == wanted:
-                    continue
-                height, width = pixels.shape[:2]
-                return SourceError(
-                    f"{where}: it has {height}x{width} pixels (height x width), but "
-                    f"the first frame, of {self.videos[0]}, has "
-                    f"{wanted[0]}x{wanted[1]}; pass size=(height, width) to resize all",
-                    argument="size",
-                )
-            reason: object = "a frame before it is damaged"
+            list(self._decoder.decode(self._rows.pictures[chunk], [frame]))
         except DecodeError as error:
             reason = error
         return SourceError(
@@ -205,8 +188,6 @@ class _Pixels(BaseSource):
             pictures = int(self._rows.pictures[chunk])
             try:
                 for frame, pixels in self._decoder.decode(pictures, wanted.tolist()):
-                    if pixels.shape != self._spec[0].shape:
-                        continue
                     for place in places[frames[places] == frame].tolist():
                         images[place] = pixels[cut]
                         decoded[place] = True

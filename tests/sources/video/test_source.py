@@ -132,7 +132,7 @@ def test_rows_at_a_fixed_rate_are_the_frames_on_display(name: str, fps: int, tmp
     assert begins[1:] == [next(at for at, frame in enumerate(expected) if frame >= key) for key in (8, 16)]
 
 
-def test_ntsc_rates_are_exact(folder: Path) -> None:
+def test_rates_of_television(folder: Path) -> None:
     video = folder / "a.mp4"
     for near in (29.97, 30000 / 1001, Fraction(30000, 1001)):
         assert len(UNTYPED.from_video(video, fps=near)) == 20
@@ -216,7 +216,7 @@ def test_index_keeps_the_table_of_frames(folder: Path, tmp_path: Path, monkeypat
     index = tmp_path / "index"
     expected = loadax.from_video(videos, index=index).read(range(38))
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.sources.video.frame_table._packets", None)
+        patched.setattr("loadax.sources.video.frame_table._read", None)
         again = loadax.from_video(videos, index=index)
     assert np.array_equal(again.read(range(38))["image"], expected["image"])
     write_video(videos / "b.mkv", 7)
