@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import soundfile
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
@@ -23,6 +24,7 @@ from loadax.kept.index_folder import Entry, IndexFolder
 from tests.fuzz.mutations import Mutate, change_value, mutate_bytes, mutate_json
 from tests.sources.shards.corpora import encoded, masked, write_tar, write_tfrecord
 from tests.sources.token_corpora import write_pair
+from tests.sources.video.videos import write_video
 
 SEED = "seed"
 """Part of the name of every file: an error must contain it."""
@@ -272,6 +274,10 @@ def _read_images(folder: Path) -> Dataset:
     return loadax.from_images(folder)
 
 
+def _make_audio(folder: Path) -> None:
+    soundfile.write(folder / "seed.wav", np.arange(400, dtype=np.int16), 100)
+
+
 # zarr.
 
 
@@ -412,6 +418,12 @@ FORMATS: dict[str, Format] = {
     "parquet": Format(_make_parquet, _read_parquet, "seed.parquet", mutate_parquet),
     "array_record": Format(_make_array_record, _read_array_record, "seed.array_record"),
     "images": Format(_make_images, _read_images, "seed.*"),
+    "video": Format(
+        lambda folder: write_video(folder / "seed.mkv", 9, keys=4),
+        lambda folder: loadax.from_video(folder / "seed.mkv", size=(4, 4)),
+        "seed.mkv",
+    ),
+    "audio": Format(_make_audio, lambda folder: loadax.from_audio(folder / "seed.wav", 1.0), "seed.wav"),
     "zarr metadata": Format(_make_zarr, _read_zarr, "seed.zarr/**/*.json", mutate_json),
     "zarr chunks": Format(_make_zarr, _read_zarr, "seed.zarr/*/c/**/*"),
     "zarr 2 metadata": Format(_make_zarr2, _read_zarr, "seed.zarr/**/.z*", mutate_json),

@@ -37,15 +37,7 @@ def cut(path: Path, packets: int) -> None:
 def test_video_that_is_cut_short(name: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
     whole, path = tmp_path / f"whole{Path(name).suffix}", tmp_path / name
     write_video(whole)
-    if options:
-        with av.open(str(whole)) as given, av.open(str(path), "w", options=options) as file:
-            stream = file.add_stream_from_template(given.streams.video[0])
-            for packet in given.demux(video=0):
-                if packet.size:
-                    packet.stream = stream
-                    file.mux(packet)
-    else:
-        path.write_bytes(whole.read_bytes())
+    write_video(path, file_options=options)
     cut(path, 12)
     with pytest.raises(SourceError, match=rf"{name}: ({message}).*damaged='accept'"):
         loadax.from_video(path)

@@ -37,6 +37,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "only keyframes.mkv": {"keys": 1},
     "plain.avi": {},
     "uneven.mkv": {"times": UNEVEN},
+    "without an index.mkv": {"codec": "libx264", "options": B_FRAMES, "file_options": {"live": "1"}},
+    "fragments.mp4": {
+        "codec": "libx264",
+        "options": B_FRAMES,
+        "file_options": {"movflags": "frag_keyframe+empty_moov"},
+    },
+    "short groups.mp4": {
+        "codec": "libx264",
+        "options": {"x264-params": "bframes=2:b-adapt=0:scenecut=0:keyint=3:min-keyint=3:open-gop=1"},
+    },
     "vp8.webm": {"codec": "libvpx"},
 }
 

@@ -24,6 +24,7 @@ def write_video(
     fps: int = 30,
     times: Sequence[int] | None = None,
     options: dict[str, str] | None = None,
+    file_options: dict[str, str] | None = None,
     rotation: int = 0,
     seed: int = 0,
 ) -> None:
@@ -38,11 +39,12 @@ def write_video(
         fps: frames a second.
         times: of the frames, in units of 1 / fps seconds; None: 0, 1, ….
         options: of the encoder.
+        file_options: of the file's format.
         rotation: degrees by which players turn the frames.
         seed: of the noise.
     """
     noise = np.random.default_rng(seed).integers(0, 256, (size[0] // 4, size[1] // 4 + count, 3), np.uint8)
-    with av.open(str(path), "w") as file:
+    with av.open(str(path), "w", options=file_options or {}) as file:
         stream: Any = file.add_stream(codec, rate=fps, options=options or {})
         stream.height, stream.width = size
         stream.pix_fmt = "yuv420p"

@@ -1,0 +1,57 @@
+"""Frames and groups of pictures of packets, in the orders in which files store them."""
+
+from typing import Any
+
+import numpy as np
+
+from loadax.sources.video.frame_table import _entry, frame_table
+
+
+def groups(times: list[int], keys: list[int]) -> Any:
+    """The table of packets with these times, of which some begin keyframes."""
+    places = list(range(len(times)))
+    return frame_table(_entry(times, places, [place in keys for place in places]))
+
+
+def test_groups_are_frames_from_one_keyframe_to_the_next_in_the_order_of_display() -> None:
+    table = groups([0, 3, 1, 2, 4, 7, 5, 6], [0, 4])
+    assert table.times.tolist() == list(range(8))
+    assert table.firsts.tolist() == [0, 4]
+    assert table.packets.tolist() == [4, 4]
+    assert table.reasons == [""]
+
+
+def test_frames_shown_before_the_keyframe_that_they_follow_belong_to_the_group_before() -> None:
+    table = groups([0, 1, 4, 2, 3, 5], [0, 2])
+    assert table.firsts.tolist() == [0, 4]
+    assert table.packets.tolist() == [5, 4]
+
+
+def test_frames_before_the_first_keyframe_are_left_out() -> None:
+    table = groups([5, 6, 9, 7, 8, 10], [2])
+    assert table.times.tolist() == [9, 10]
+    assert table.packets.tolist() == [4]
+
+
+def test_keyframe_shown_before_an_earlier_one_begins_no_group() -> None:
+    table = groups([0, 4, 2, 6, 7], [0, 1, 2, 3])
+    assert table.firsts.tolist() == [0, 2, 3]
+    assert table.times[table.firsts].tolist() == [0, 4, 6]
+
+
+def test_files_whose_frames_can_not_be_told_apart_have_none() -> None:
+    assert groups([0, 1, 1], [0]).reasons == ["two frames are shown at the same time"]
+    assert groups([0, 1, 2], []).reasons == ["it has no keyframe"]
+    assert len(groups([0, 1, 1], [0]).times) == len(groups([0, 1], []).times) == len(groups([], []).times) == 0
+
+
+def test_files_follow_each_other() -> None:
+    from loadax.sources.video.frame_table import _merge
+
+    entries = [_entry([0, 1], [0, 1], [True, False]), _entry(reason="gone"), _entry([5, 6, 7], [0, 1, 2], [True] * 3)]
+    table = frame_table(_merge(entries))
+    assert table.ends.tolist() == [2, 2, 5]
+    assert table.firsts.tolist() == [0, 2, 3, 4]
+    assert table.files_of(np.arange(5)).tolist() == [0, 0, 2, 2, 2]
+    assert table.seconds(np.array([1, 4])).tolist() == [1.0, 2.0]
+    assert table.reasons == ["", "gone", ""]
