@@ -98,10 +98,12 @@ def open_audio(
     )
     source = AudioSource(reader, clips)
     if not len(source):
-        longest = max(sound.frames / sound.rate for sound in sounds if sound.rate)
+        lengths = [sound.frames / sound.rate for sound in sounds]
+        longest = int(np.argmax(lengths))
         raise SourceError(
-            f"no file has a clip of {seconds!r} seconds: the longest has {longest:.3f}; "
-            "pass fewer seconds, or tail='pad'",
+            f"no file has a clip of {seconds!r} seconds: the longest, "
+            f"{locations[longest]}, has {lengths[longest]:.3f}; pass fewer seconds, or "
+            "tail='pad'",
             argument="seconds",
         )
     return source

@@ -91,9 +91,9 @@ def _read(location: str) -> Entry:
     from av.error import FFmpegError
 
     with av.open(location, metadata_errors="replace") as container:
-        stream = container.streams.best("video")
-        if stream is None or stream.time_base is None:
-            return _entry(reason="it has no video stream")
+        stream: Any = container.streams.best("video")
+        if stream is None or stream.codec_context is None:
+            return _entry(reason="it has no video stream that PyAV can decode")
         if "avi" in container.format.name and not _in_order(container, stream):
             return _entry(
                 reason="an .avi file can't tell when its frames are shown, as they are "
