@@ -182,9 +182,9 @@ def from_audio(
     A clip is `{"audio": float32[samples, channels], "file": int32[], "time": float32[]}`: samples from -1 to 1, the
     number of its file in `dataset.source.files`, and the seconds there at which it begins. Clips stay in their file.
 
-    WAV, AIFF and FLAC files are read by seeking. Ogg and MP3, in which a seek gives other samples, and M4A and AAC,
-    which PyAV reads, are decoded as a whole and kept in memory: `shuffle(seed, block="chunks")` decodes each once an
-    epoch.
+    WAV, AIFF and FLAC files are read by seeking. Ogg and MP3, in which a seek gives other samples, and M4A, AAC and the
+    sound of videos, which PyAV reads, are decoded as a whole and kept in memory: `shuffle(seed, block="chunks")` decodes
+    each once an epoch.
 
     Args:
         paths: Local path of a file, folder (its audio files), or glob pattern (both sorted by name), or a list of

@@ -29,8 +29,8 @@ _EXACT = (
     "ULAW",
     "ALAW",
 )
-# Endings of formats that only PyAV reads.
-_OTHERS = (".m4a", ".aac")
+# Endings of formats that only PyAV reads, some of which are videos with sound.
+_OTHERS = (".m4a", ".aac", ".mp4", ".m4v", ".mkv", ".webm", ".mov", ".avi")
 
 
 class Sound(NamedTuple):
@@ -79,7 +79,7 @@ def sound_of(location: str) -> Sound:
                 "it is cut short" * short,
             )
     except soundfile.LibsndfileError as error:
-        raise DecodeError(error.error_string) from error
+        raise DecodeError(error.error_string.rstrip(".")) from error
 
 
 def _decoded(location: str) -> tuple[Samples, int]:
@@ -209,4 +209,4 @@ def _part(location: str, start: int, count: int) -> Samples:
             samples: Samples = file.read(count, dtype="float32", always_2d=True)
             return samples
     except soundfile.LibsndfileError as error:
-        raise DecodeError(error.error_string) from error
+        raise DecodeError(error.error_string.rstrip(".")) from error
