@@ -183,8 +183,8 @@ def from_audio(
     number of its file in `dataset.source.files`, and the seconds there at which it begins. Clips stay in their file.
 
     WAV, AIFF and FLAC files are read by seeking. Ogg and MP3, in which a seek gives other samples, and M4A, AAC and the
-    sound of videos, which PyAV reads, are decoded as a whole and kept in memory: `shuffle(seed, block="chunks")` decodes
-    each once an epoch.
+    sound of videos, which PyAV reads, are decoded as a whole and kept in memory: `shuffle(seed, block="chunks")` then
+    decodes each once an epoch.
 
     Args:
         paths: Local path of a file, folder (its audio files), or glob pattern (both sorted by name), or a list of
