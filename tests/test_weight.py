@@ -21,7 +21,20 @@ from tests.sources.sparse.matrices import matrix, write_group
 
 ROOT = Path(__file__).parents[1]
 # Packages that no program needs before it opens a store or asks for a library. JAX itself imports cloudpickle.
-HEAVY = ("tensorstore", "grain", "array_record", "obstore", "pandas", "pyarrow", "datasets", "cv2", "PIL", "tqdm")
+HEAVY = (
+    "tensorstore",
+    "grain",
+    "array_record",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "datasets",
+    "cv2",
+    "PIL",
+    "av",
+    "soundfile",
+    "tqdm",
+)
 
 _ARRAYS = "data = loadax.from_arrays({'x': np.arange(64.0)}).shuffle(seed=0).map(lambda row: row)\n"
 _TOKENS = """

@@ -206,6 +206,14 @@ def test_shuffle_by_chunks_decodes_each_group_once_an_epoch(hosts: int, tmp_path
     assert sorted(decoded) == list(range(4 * 2))
 
 
+def test_clips_shuffled_by_chunks_decode_each_group_once(folder: Path, decoded: list[int]) -> None:
+    data = loadax.from_video(folder, frames=4, stride=2, memory_bytes=0).shuffle(0, block="chunks", window=2, lanes=2)
+    decoded.clear()
+    count = sum(len(batch["frame"]) for batch in loader(data, 3, remainder="pad"))
+    assert count == 15
+    assert sorted(decoded) == list(range(3 + 1 + 2))
+
+
 @pytest.mark.processes
 def test_worker_processes_and_resumed_runs_give_the_same_batches(folder: Path) -> None:
     data = loadax.from_video(folder, frames=4, stride=2, size=16).shuffle(0)
