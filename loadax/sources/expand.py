@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from loadax.core.arguments import path as checked_path
 from loadax.core.formatting import count_text, some
 from loadax.core.log import log
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.files.files import Files
 from loadax.files.paths import BUCKETS, local_path
 from loadax.sources.format import Format
@@ -55,8 +55,9 @@ def expand(given: Any, kind: Format, files: Files) -> list[str]:
     Raises:
         ArgumentError: When an entry is not a path.
         SourceError: When a folder or pattern has no matching file.
+        UnsupportedError: When an entry is a URL, and this kind is read only locally.
     """
-    wanted = f"the path or URL of {kind.noun}"
+    wanted = f"the path{'' if kind.local_only else ' or URL'} of {kind.noun}"
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         paths = list(given)
     else:
@@ -68,7 +69,8 @@ def expand(given: Any, kind: Format, files: Files) -> list[str]:
         for path in paths
     ]
     texts = [text for given_text in given_texts for text in _braces(given_text)]
-    texts = _folders_marked(texts, kind, files)
+    if kind.local_only is None:
+        texts = _folders_marked(texts, kind, files)
     return [file for text in texts for file in _expand(text, kind, files)]
 
 
@@ -170,6 +172,8 @@ def _folders(urls: Sequence[str], files: Files) -> set[str]:
 
 def _expand(path: str, kind: Format, files: Files) -> list[str]:
     local = local_path(path)
+    if local is None and kind.local_only is not None:
+        raise UnsupportedError(f"{path}: {kind.local_only}")
     if path.endswith("/") if local is None else local.is_dir():
         return _of_folder(
             ListedPath(path if local is None else f"{local}/", ()), kind, files

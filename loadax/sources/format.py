@@ -42,6 +42,7 @@ class Format(NamedTuple):
         argument: Name of the argument that takes the paths.
         requires: A module of each package that reads such files, by the name that pip knows.
         extra: Extra of loadax with these packages; empty if they are installed with it.
+        local_only: Reason why URLs are refused, with a remedy; None: URLs are accepted.
         accepted: Functions for formats that this one opens too, or refuses by itself.
         any_bytes: Whether almost any bytes are data, so that files of other formats are recognised first.
         lists: Whether such a file may also describe the other files of its folder, as labels of images.
@@ -64,6 +65,7 @@ class Format(NamedTuple):
     argument: str = "paths"
     requires: Mapping[str, str] = MappingProxyType({})
     extra: str = ""
+    local_only: str | None = None
     accepted: tuple[str, ...] = ()
     any_bytes: bool = False
     lists: bool = False

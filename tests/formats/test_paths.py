@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import loadax
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, SourceError, UnsupportedError
 from loadax.sources.formats import FORMATS
 from tests.formats.samples import COMPRESSED, SAMPLES, Sample, every
 from tests.servers.ranges import RangeServer
@@ -104,6 +104,10 @@ def test_urls_of_a_web_server_give_the_rows(sample: Sample, tmp_path: Path, rang
     for number, name in enumerate(names):
         sample.file(tmp_path / name, [number, 7])
     urls = [f"{range_server.url}/{name}" for name in names]
+    if not sample.remote:
+        with pytest.raises(UnsupportedError, match=rf"{urls[1]}: .* opens local files only; download the files, or mo"):
+            sample.open([tmp_path / names[0], urls[1]])
+        return
     for _ in range(2):
         assert sample.numbers(urls, tmp_path / "kept") == [0, 7, 1, 7]
     with pytest.raises(SourceError, match="there is no such file"):

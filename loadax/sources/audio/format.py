@@ -9,7 +9,7 @@ FORMAT = Format(
     "an audio file",
     r"(?i)\.(wav|flac|ogg|opus|mp3|aiff?|m4a|aac)$",
     opener="loadax.sources.audio.open:open_audio",
-    given="{0}, seconds=1.0",
+    line="loadax.from_audio({0}, seconds=1)",
     lacks="audio file (.wav, .flac, .ogg, .mp3, .m4a)",
     requires={"soundfile": "soundfile"},
     extra="audio",
