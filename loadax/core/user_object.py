@@ -3,7 +3,6 @@
 import sqlite3
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -125,7 +124,9 @@ class UserObject:
             f"{name} is {type_text(handle)}, {reason_for_turns(handle)}, so {turns} "
             f"{self.name}: {remedy}"
         )
-        warnings.warn(text, UserWarning, stacklevel=5)
+        from loadax.core.warn import warn_user  # by the few that warn
+
+        warn_user(text)
 
     @property
     def of_one_thread(self) -> bool:

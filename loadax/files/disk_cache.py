@@ -208,9 +208,7 @@ class DiskCache:
     def _blocks(self) -> Iterator[tuple[int, Path, int]]:
         """Yields when each block was used, its path and its size."""
         for folder in self._folder.iterdir():
-            for path in (
-                folder.iterdir() if stat.S_ISDIR(folder.lstat().st_mode) else ()
-            ):
+            for path in _entries(folder):
                 # another process deleted a damaged block
                 with suppress(FileNotFoundError):
                     status = path.lstat()
@@ -248,6 +246,14 @@ class DiskCache:
                 "again: %s",
                 problem,
             )
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if it is a file, which may be a temporary one that is gone by now."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(folder.lstat().st_mode):
+            return list(folder.iterdir())
+    return []
 
 
 def _read(path: Path, size: int) -> bytes | None:

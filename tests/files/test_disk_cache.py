@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -383,3 +384,18 @@ def test_a_process_that_is_killed_leaves_a_folder_that_works(tmp_path: Path, htt
         source.read(rows)["tokens"], open_tokens(path, 1000, dtype="uint16").read(rows)["tokens"]
     )
     assert len(blocks(folder)) <= 5
+
+
+def test_temporary_file_that_is_gone_while_blocks_are_counted(tmp_path: Path) -> None:
+    """Another process has renamed it between the list of the folder and the look at it."""
+    cache = DiskCache(tmp_path, 10 * HELD)
+    listed = Path.iterdir
+
+    def and_one_that_is_gone(folder: Path) -> Iterator[Path]:
+        yield from listed(folder)
+        yield folder / ".loadax-gone"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "iterdir", and_one_that_is_gone)
+        cache.put("0" * 40, b"x" * 100)
+    assert cache.get("0" * 40, ByteRange("", 0, 100)) == b"x" * 100

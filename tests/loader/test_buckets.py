@@ -117,6 +117,7 @@ class Broken:
     """Documents whose lengths are known, and of which some can't be read."""
 
     bad = tuple(int(row) for row in np.flatnonzero(LENGTHS <= 64)[[3, 30, 60]])
+    spec = None
 
     def __len__(self) -> int:
         return ROWS

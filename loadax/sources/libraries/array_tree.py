@@ -1,5 +1,7 @@
 """Opens trees of arrays: in memory, memory-mapped, or in open stores of other libraries."""
 
+import numpy as np
+
 from loadax.core.tree import flatten
 from loadax.protocols import Tree
 from loadax.sources.arrays import ArraySource
@@ -29,7 +31,7 @@ def open_tree(tree: Tree) -> BaseSource:
 
 def _by_fields(tree: Tree) -> Tree:
     """The tree, or the fields of an array that has some."""
-    if getattr(getattr(tree, "dtype", None), "names", None) is None:
+    if not isinstance(tree, np.ndarray) or tree.dtype.names is None:
         return tree
     from loadax.sources.libraries.objects_of_domains import fields_of
 

@@ -231,7 +231,7 @@ def test_files_that_changed_or_are_no_audio(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x.wav: it can't be read as audio: Format not recognised"):
         loadax.from_audio(path, 0.1)
     write_audio(path, noise(1000))
-    with pytest.raises(SourceError, match=r"loadax\.from_audio\('.*x.wav', seconds=1.0\)"):
+    with pytest.raises(SourceError, match=r"loadax\.from_audio\('.*x.wav', seconds=1\)"):
         loadax.from_csv(path)
 
 
