@@ -3,6 +3,7 @@
 Source: TensorFlow, `example.proto` and `feature.proto`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -19,8 +20,8 @@ Value: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
 
 _OBJECT = np.dtype(object)
 _MEANT = (
-    "bytes, a dtype for one number, or (dtype, shape), whose shape is an int, a "
-    "tuple, or None for any length"
+    "bytes, a dtype for one number, or (bytes, shape) or (dtype, shape), whose shape "
+    "is an int, a tuple, or None for any length, as in (None, 7)"
 )
 
 # Fields of each message, numbered from 1 on.
@@ -103,7 +104,7 @@ class Feature(NamedTuple):
 
     Args:
         spec: Shape and dtype of the leaf; dtype `object` for bytes.
-        ragged: Whether it is a flat array of any length.
+        ragged: Whether its first dimension, 0 in `spec`, has any length.
     """
 
     spec: ArraySpec
@@ -132,17 +133,21 @@ class Feature(NamedTuple):
                 argument="features",
             )
         if isinstance(stored, list):
-            if wanted == _OBJECT and len(stored) == 1:
+            if wanted == _OBJECT and not self.spec.shape and len(stored) == 1:
                 return stored[0]
+            if wanted == _OBJECT and self._fits(len(stored)):
+                listed = np.empty(len(stored), object)
+                listed[:] = stored
+                return listed
             if len(stored) or wanted == _OBJECT:
                 raise self._other(stored, name, row)
             stored = np.empty(0, np.int64)  # a list without values has no kind
+        if wanted == _OBJECT and self.ragged and not len(stored):
+            return np.empty(0, object)
         other_kind = wanted == _OBJECT or (
             stored.dtype.kind == "f" and wanted.kind not in "fc"
         )
-        if other_kind or (
-            not self.ragged and stored.size * wanted.itemsize != self.spec.nbytes
-        ):
+        if other_kind or not self._fits(stored.size):
             raise self._other(stored, name, row)
         array = stored.astype(wanted, copy=False)
         if array is not stored and wanted.kind in "iu" and (array != stored).any():
@@ -151,21 +156,21 @@ class Feature(NamedTuple):
                 "pass a wider dtype"
             )
         if self.ragged:
-            return array
+            return array.reshape(-1, *self.spec.shape[1:])
         return array.reshape(self.spec.shape)[()]
 
+    def _fits(self, values: int) -> bool:
+        """Whether a list of values has the shape."""
+        if not self.ragged:
+            return values == math.prod(self.spec.shape)
+        return values % math.prod(self.spec.shape[1:]) == 0
+
     def _other(self, stored: Value, name: str, row: Callable[[], str]) -> LeafError:
-        shape = (
-            "[any length]"
-            if self.ragged
-            else list(self.spec.shape)
-            if self.spec.shape
-            else ""
-        )
-        if self.spec.dtype == _OBJECT:
-            asked = "bytes"
-        else:
-            asked = f"{self.spec.dtype}{shape}"
+        extents = list(map(str, self.spec.shape))
+        if self.ragged:
+            extents[0] = "any length"
+        kind = "bytes" if self.spec.dtype == _OBJECT else f"{self.spec.dtype}"
+        asked = kind + f"[{', '.join(extents)}]" * bool(extents)
         return LeafError(
             f"{row()}: feature {name!r} is {_described(stored)}, but features= asks "
             f"for {asked}; pass {_MEANT}",
@@ -205,25 +210,27 @@ def features_like(example: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _feature(name: str, given: Any) -> Feature:
-    if given is bytes:
-        return Feature(ArraySpec((), _OBJECT))
     if isinstance(given, tuple | list) and len(given) == 2:
         dtype, shape = given
     else:
         dtype, shape = (given, ())
-    if isinstance(shape, int):
+    if shape is None or isinstance(shape, int):
         shape = (shape,)
-    if shape is not None and not all(
-        isinstance(extent, int) and extent >= 0 for extent in shape
-    ):
+    extents = tuple(shape) if isinstance(shape, tuple | list) else (-1,)
+    ragged = extents[:1] == (None,)
+    if ragged:
+        extents = (0, *extents[1:])
+    # Nothing tells how many rows of no values there are.
+    empty_rows = ragged and 0 in extents[1:]
+    whole = all(isinstance(extent, int) and extent >= 0 for extent in extents)
+    if not whole or empty_rows:
         raise ArgumentError(f"features[{name!r}]={given!r}: pass {_MEANT}")
+    if dtype is bytes and len(extents) < 2:
+        return Feature(ArraySpec(extents, _OBJECT), ragged)
     plain = checked_dtype(f"features[{name!r}]", dtype)
     if plain.kind not in "iufb":
         raise ArgumentError(f"features[{name!r}]={given!r} is {plain}: pass {_MEANT}")
-    return Feature(
-        ArraySpec((0,) if shape is None else tuple(shape), plain),
-        ragged=shape is None,
-    )
+    return Feature(ArraySpec(extents, plain), ragged)
 
 
 def _described(value: Value) -> str:

@@ -97,12 +97,16 @@ class Records:
 def stack_examples(
     examples: Sequence[dict[str, Any]], spec: Mapping[str, ArraySpec], rows: Integers
 ) -> dict[str, Any]:
-    """Stacks examples, with strings and bytes as arrays of objects.
+    """Stacks examples, with strings and bytes, and lists of bytes, as arrays of objects.
 
     Raises:
         LeafError: When an example differs from the spec; names the row.
     """
-    plain = {name: leaf for name, leaf in spec.items() if not leaf.dtype.hasobject}
+    plain = {
+        name: leaf
+        for name, leaf in spec.items()
+        if leaf.shape or not leaf.dtype.hasobject
+    }
     columns = stack(
         [{name: example[name] for name in plain} for example in examples],
         plain,
