@@ -536,6 +536,83 @@ def from_images(
     )
 
 
+def from_lerobot(
+    folder: Any,
+    *,
+    cameras: Sequence[str] | None = None,
+    size: tuple[int, int] | int | None = None,
+    fit: Literal["crop", "stretch", "pad"] = "crop",
+    damaged: Literal["error", "accept"] = "error",
+    index: Any = None,
+    memory_bytes: int = 256 << 20,
+    progress: bool | None = None,
+) -> Dataset:
+    """Opens a folder of a LeRobot dataset of version 3: Parquet and video files of a robot's episodes.
+
+    A row is a frame: a dict of the dataset's features under their own names, such as `"observation.state"` and
+    `"action"`, with `"timestamp"` (seconds since the begin of the episode), `"frame_index"`, `"episode_index"` and
+    `"task_index"`. Cameras, videos and pictures in Parquet alike, are decoded into uint8[height, width, 3]. Features of
+    text are left out.
+
+    Groups are episodes, which `windows` don't leave; `offsets()` has them. `dataset.source.tasks` are the texts of the
+    tasks: `tasks[row["task_index"]]`. `dataset.source.stats` are the statistics of `meta/stats.json`:
+    `stats["action"]["mean"]`.
+
+    No video is decoded for cameras that `drop` or `keep` leave out. Where all cameras have the same groups of pictures
+    and all frames are rows, these are the chunks of the data, as of `from_video`.
+
+    Args:
+        folder: Local path of the folder that has `meta`, `data` and `videos`.
+        cameras: Names of the cameras to open; videos of others may be absent. None: all.
+        size: (height, width) that frames are resized to, or one int for squares. None: the size of each camera.
+        fit: How to handle another aspect ratio, as in `from_images`.
+        damaged: As in `from_video`.
+        index: Local folder of the indices of the videos, as in `from_video`. None: no index is kept.
+        memory_bytes: Memory for decoded groups of pictures in bytes, of each process, for all cameras together.
+        progress: Whether to show a progress bar while videos are indexed. None: if stderr is a terminal.
+
+    Raises:
+        ArgumentError: If an argument can't be used.
+        SourceError: If the folder is not a LeRobot dataset, or of an earlier version, or a file is missing or damaged,
+            or has other rows or frames than the table of episodes says. Names the file.
+        UnsupportedError: If pyarrow, or PyAV for cameras, or OpenCV for `size`, is not installed.
+
+    Examples:
+        Two episodes of three and two frames, without cameras:
+
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> import pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> from loadax import from_lerobot
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> def write(name, **columns):
+        ...     (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        ...     parquet.write_table(pa.table(columns), folder / name)
+        >>> files = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+        >>> features = {"action": {"dtype": "float32", "shape": [2]}}
+        >>> info = {"codebase_version": "v3.0", "features": features, "data_path": "data/" + files}
+        >>> write("data/chunk-000/file-000.parquet", action=[[0.0, n] for n in range(5)])
+        >>> write("meta/tasks.parquet", task=["fold the towel"], task_index=[0])
+        >>> place = {"data/chunk_index": [0, 0], "data/file_index": [0, 0]}
+        >>> rows = {"dataset_from_index": [0, 3], "dataset_to_index": [3, 5]}
+        >>> write("meta/episodes/chunk-000/file-000.parquet", **rows, **place)
+        >>> _ = (folder / "meta/info.json").write_text(json.dumps(info))
+        >>> frames = from_lerobot(folder)
+        >>> len(frames), frames.offsets(), frames[4]["action"]
+        (5, array([0, 3, 5]), array([0., 4.], dtype=float32))
+    """
+    from loadax.sources.lerobot.format import FORMAT
+
+    data = _open_in_groups(
+        FORMAT, folder, index, progress, cameras, size, fit, damaged, memory_bytes
+    )
+    source: Any = data.source
+    for name in source.pictures:
+        data = data.decode_images(name, size, fit=fit, damaged=damaged)
+    return data
+
+
 def from_npy(
     path: Any, *, index: Any = None, cache: Any = None, cache_bytes: int = 16 << 30
 ) -> Dataset:

@@ -20,7 +20,7 @@ def test_every_function_that_opens_files_has_a_sample() -> None:
     openers = {name for name in dir(loadax) if name.startswith("from_")}
     of_objects = {"from_arrays", "from_arrow", "from_grain", "from_huggingface", "from_source", "from_stream"}
     # pairs with offsets, files of any kind as bytes, open stores, and matrices, which tests/sources/sparse opens
-    others = {"from_documents", "from_objects", "from_sparse", "from_tensorstore"}
+    others = {"from_documents", "from_lerobot", "from_objects", "from_sparse", "from_tensorstore"}
     assert {sample.function for sample in SAMPLES.values()} == openers - of_objects - others
     assert {sample.function for sample in SAMPLES.values()} >= {*FORMATS}
 

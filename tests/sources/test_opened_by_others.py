@@ -161,7 +161,9 @@ def test_functions_name_the_line_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", table()["folders"])
 def test_folder_of_another_library_is_recognised(names: str, tmp_path: Path) -> None:
     for name in names.split():
-        (tmp_path / name.replace("*", "0")).touch()
+        path = tmp_path / name.replace("*", "0")
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     line = table()["folders"][names][1].replace("{0}", repr(str(tmp_path)))
     with pytest.raises(ArgumentError) as caught:
         loadax.as_dataset(tmp_path)

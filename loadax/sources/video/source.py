@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
@@ -82,6 +83,12 @@ class VideoSource(BaseSource):
     def videos(self) -> Sequence[str]:
         """Paths of the videos: `videos[row["video"]]`."""
         return self._decoder.locations
+
+    def timeline(self) -> tuple[Integers, NDArray[np.float64]]:
+        """The number of the video of each row, ascending, and the seconds from its first frame."""
+        table = self._decoder.table
+        frames = self._rows.frames
+        return table.files_of(frames), table.seconds(frames)
 
     @property
     def groups(self) -> Integers:

@@ -1,0 +1,1 @@
+"""Reads folders of LeRobot datasets."""
