@@ -64,6 +64,7 @@ TOPICS = {
             "loadax.RandomCrop",
             "loadax.from_video",
             "loadax.from_audio",
+            "loadax.from_lerobot",
             "loadax.from_huggingface",
             "loadax.from_grain",
             "loadax.from_stream",
