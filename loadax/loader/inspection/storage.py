@@ -29,7 +29,7 @@ _MOST_STEPS = 512  # of a host, one after the other
 _MOST_RANGES = 1 << 14  # of a host: they take a quarter of a second
 
 
-class _Step(NamedTuple):
+class _StepRanges(NamedTuple):
     """Requests of a step that are not known yet.
 
     Args:
@@ -112,7 +112,7 @@ def storage_of(
     )
 
 
-class _Group(NamedTuple):
+class _StepGroup(NamedTuple):
     """Requests that are sent together.
 
     Args:
@@ -140,12 +140,12 @@ class _Requested(NamedTuple):
     steps: int
     requests: int
     nbytes: int
-    first: _Group
+    first: _StepGroup
 
     @classmethod
-    def of(cls, groups: Iterator[_Group]) -> "_Requested":
+    def of(cls, groups: Iterator[_StepGroup]) -> "_Requested":
         """Adds up groups."""
-        found = list(groups) or [_Group(1, 0, 0)]
+        found = list(groups) or [_StepGroup(1, 0, 0)]
         steps, requests, nbytes = map(sum, zip(*found, strict=True))
         return cls(steps, requests, nbytes, found[0])
 
@@ -187,7 +187,7 @@ class _Needed:
         # by who keeps them; those used last are last
         self._kept: dict[Any, OrderedDict[Any, None]] = {}
 
-    def steps(self, steps: Sequence[int]) -> Iterator[_Step]:
+    def steps(self, steps: Sequence[int]) -> Iterator[_StepRanges]:
         """Yields what steps request, 16,384 ranges in all, but one step at least."""
         left = _MOST_RANGES
         for number in steps:
@@ -199,7 +199,7 @@ class _Needed:
             if left <= 0:
                 return
 
-    def _of(self, visits: Visits) -> _Step:
+    def _of(self, visits: Visits) -> _StepRanges:
         ranges: dict[RemoteRanges, list[ByteRange]] = {}
         for wanted in self._source.wanted(visits):
             needed = list(wanted.ranges)
@@ -212,7 +212,7 @@ class _Needed:
             new = self._new(stored.store, stored.chunks, stored.kept)
             number += len(new)
             nbytes += len(new) * stored.nbytes
-        return _Step(ranges, number, nbytes)
+        return _StepRanges(ranges, number, nbytes)
 
     def _new(self, keeper: Any, needed: Sequence[Any], most: float) -> list[Any]:
         """Those that are not kept; all of them are kept now, but for those used before the last `most`."""
@@ -262,7 +262,7 @@ class _Counter:
         return [each.result() for each in pending]
 
 
-def _ahead(steps: Iterator[_Step], window: int) -> Iterator[_Group]:
+def _ahead(steps: Iterator[_StepRanges], window: int) -> Iterator[_StepGroup]:
     """Requests steps ahead, as a run does whose window is full; each group while those before are read."""
     aheads: dict[RemoteRanges, tuple[Ahead, _Counter]] = {}
     first = 0
@@ -287,14 +287,16 @@ def _ahead(steps: Iterator[_Step], window: int) -> Iterator[_Group]:
         first = before.stop
 
 
-def _grouped(steps: Iterator[_Step], window: int) -> Iterator[list[_Step]]:
+def _grouped(
+    steps: Iterator[_StepRanges], window: int
+) -> Iterator[list[_StepRanges]]:
     """Yields steps as a run requests them: the first one, as many as the window has room for, and later half as many.
 
     Of small ranges a group has about as many as a run requests at a time.
     """
     yield list(islice(steps, 1))
     room = window
-    group: list[_Step] = []
+    group: list[_StepRanges] = []
     for step in steps:
         nbytes = step.nbytes + sum(each.nbytes for each in group)
         number = sum(each.number for each in group)
@@ -307,9 +309,11 @@ def _grouped(steps: Iterator[_Step], window: int) -> Iterator[list[_Step]]:
         yield group
 
 
-def _with_chunks(group: Sequence[_Step], requests: int, nbytes: int) -> _Group:
+def _with_chunks(
+    group: Sequence[_StepRanges], requests: int, nbytes: int
+) -> _StepGroup:
     """A group of steps with these requests for ranges, and those for chunks."""
-    return _Group(
+    return _StepGroup(
         len(group),
         requests + sum(each.chunks for each in group),
         nbytes + sum(each.chunk_bytes for each in group),
@@ -328,7 +332,7 @@ def _taken(aheads: dict[RemoteRanges, tuple[Ahead, _Counter]]) -> tuple[int, int
     return requests, nbytes
 
 
-def _by_step(steps: Iterator[_Step]) -> Iterator[_Group]:
+def _by_step(steps: Iterator[_StepRanges]) -> Iterator[_StepGroup]:
     """Requests each step when it is read."""
     for step in steps:
         wholes = [

@@ -29,7 +29,7 @@ class TransposedError(ChunkError):
     """The fields of a chunk's records are stored apart."""
 
 
-class Chunk(NamedTuple):
+class RecordChunk(NamedTuple):
     """A chunk of records: its offset in the file, bytes of its records, and their number."""
 
     offset: int
@@ -64,7 +64,7 @@ def footer_offset(last: bytes) -> int:
     return offset
 
 
-def chunks_of(footer: bytes, end: int) -> list[Chunk]:
+def chunks_of(footer: bytes, end: int) -> list[RecordChunk]:
     """The chunks that a footer lists, in the order of the file.
 
     Args:
@@ -79,14 +79,14 @@ def chunks_of(footer: bytes, end: int) -> list[Chunk]:
     for record in others:
         fields = _fields(record)
         values = [fields.get(field, 0) for field in (_OFFSET, _DECODED, _RECORDS)]
-        found.append(Chunk(*values))
+        found.append(RecordChunk(*values))
     offsets = [chunk.offset for chunk in found]
     if offsets != sorted(set(offsets)) or (offsets and offsets[-1] >= end):
         raise ChunkError("the offsets of its chunks don't ascend")
     return found
 
 
-def decode(content: bytes, chunk: Chunk) -> list[bytes]:
+def decode(content: bytes, chunk: RecordChunk) -> list[bytes]:
     """The records of a chunk, from the bytes of the file where it is.
 
     Raises:

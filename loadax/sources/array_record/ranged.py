@@ -17,8 +17,8 @@ from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Integers, Location
 from loadax.sources.array_record.chunks import (
     BLOCK,
-    Chunk,
     ChunkError,
+    RecordChunk,
     TransposedError,
     chunks_of,
     decode,
@@ -236,7 +236,7 @@ def _footers(
     ]
 
 
-def _chunks(location: str, footer: bytes) -> tuple[list[Chunk], int]:
+def _chunks(location: str, footer: bytes) -> tuple[list[RecordChunk], int]:
     """The chunks of a file that have records, and where the last one ends at most."""
     end = int.from_bytes(footer[:_SIZE], "little")
     try:

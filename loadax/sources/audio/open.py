@@ -13,7 +13,7 @@ from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
 from loadax.sources.audio.format import FORMAT
 from loadax.sources.audio.resample import is_simple
-from loadax.sources.audio.sound_files import DecodeError, Sound, SoundFiles, sound_of
+from loadax.sources.audio.sound_files import Sound, SoundError, SoundFiles, sound_of
 from loadax.sources.audio.source import AudioSource, Clips
 from loadax.sources.expand import expand
 from loadax.sources.file_index import (
@@ -159,7 +159,7 @@ def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
     yield from ()
     try:
         sound = sound_of(location)
-    except DecodeError as error:
+    except SoundError as error:
         sound = Sound(0, 1, 1, False, f"it can't be read as audio: {error}")
     numbers = zip(_NUMBERS, sound[:-1], strict=True)
     arrays = {name: np.array([number], np.int64) for name, number in numbers}

@@ -51,7 +51,7 @@ class Sound(NamedTuple):
     reason: str = ""
 
 
-class DecodeError(Exception):
+class SoundError(Exception):
     """Samples that can't be decoded."""
 
 
@@ -59,7 +59,7 @@ def sound_of(location: str) -> Sound:
     """Facts of a file; of one that only PyAV reads by decoding it.
 
     Raises:
-        DecodeError: When it can't be read as audio.
+        SoundError: When it can't be read as audio.
     """
     if location.lower().endswith(_OTHERS):
         samples, rate = _decoded(location)
@@ -79,7 +79,7 @@ def sound_of(location: str) -> Sound:
                 "it is cut short" * short,
             )
     except soundfile.LibsndfileError as error:
-        raise DecodeError(error.error_string.rstrip(".")) from error
+        raise SoundError(error.error_string.rstrip(".")) from error
 
 
 def _decoded(location: str) -> tuple[Samples, int]:
@@ -95,7 +95,7 @@ def _decoded(location: str) -> tuple[Samples, int]:
     try:
         with av.open(location, metadata_errors="replace") as container:
             if not container.streams.audio:
-                raise DecodeError("it has no audio stream")
+                raise SoundError("it has no audio stream")
             packed = av.AudioResampler("flt")
             for frame in container.decode(audio=0):
                 rate = frame.sample_rate
@@ -105,9 +105,9 @@ def _decoded(location: str) -> tuple[Samples, int]:
                     for each in packed.resample(frame)
                 ]
     except (FFmpegError, ValueError) as error:
-        raise DecodeError(getattr(error, "strerror", None) or str(error)) from error
+        raise SoundError(getattr(error, "strerror", None) or str(error)) from error
     if not parts:
-        raise DecodeError("it has no samples")
+        raise SoundError("it has no samples")
     return np.concatenate(parts), rate
 
 
@@ -146,7 +146,7 @@ class SoundFiles:
         """Samples of a file at its own rate.
 
         Raises:
-            DecodeError: When they can't be decoded.
+            SoundError: When they can't be decoded.
             SourceError: When the file is missing or has changed.
         """
         check_unchanged(self.locations[file], self._infos[file])
@@ -155,7 +155,7 @@ class SoundFiles:
         else:
             samples = _part(self.locations[file], start, stop - start)
         if len(samples) < stop - start:
-            raise DecodeError(
+            raise SoundError(
                 f"it ends after {start + len(samples)} samples, though it says more"
             )
         return samples
@@ -209,4 +209,4 @@ def _part(location: str, start: int, count: int) -> Samples:
             samples: Samples = file.read(count, dtype="float32", always_2d=True)
             return samples
     except soundfile.LibsndfileError as error:
-        raise DecodeError(error.error_string.rstrip(".")) from error
+        raise SoundError(error.error_string.rstrip(".")) from error

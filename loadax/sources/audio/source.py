@@ -8,7 +8,7 @@ import numpy as np
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.audio.resample import needed, resample
-from loadax.sources.audio.sound_files import DecodeError, Samples, SoundFiles
+from loadax.sources.audio.sound_files import Samples, SoundError, SoundFiles
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 
@@ -148,7 +148,7 @@ class AudioSource(BaseSource):
         ):
             try:
                 into[...] = self._clip(file, start)[cut]
-            except DecodeError as error:
+            except SoundError as error:
                 raise SourceError(
                     f"row {row}, {self.files[file]}, at {start / clips.rate:.3f} s: the "
                     f"clip can't be decoded: {error}; copy the file again, leave the row "

@@ -27,7 +27,7 @@ _NAMES = ("libturbojpeg.so.0", "libturbojpeg.dylib", "turbojpeg.dll")
 _END = b"\xff\xd9"
 
 
-class _Region(ctypes.Structure):
+class _CropRegion(ctypes.Structure):
     _fields_ = (
         ("x", ctypes.c_int),
         ("y", ctypes.c_int),
@@ -85,7 +85,7 @@ def decode_part(
     bottom = min(height, part.top + part.height + 2)
     right = min(width, part.left + part.width + block)
     pixels = np.empty((bottom - top, right - left, 3), np.uint8)
-    region = _Region(left, top, right - left, bottom - top)
+    region = _CropRegion(left, top, right - left, bottom - top)
     failed = (
         library.tj3Set(handle, _FAST_UPSAMPLE, int(fast))
         or library.tj3Set(handle, _FAST_DCT, int(fast))
@@ -117,7 +117,7 @@ def _decompressors() -> _OfThread | None:
                 ctypes.c_int,
                 ctypes.c_int,
             ]
-            library.tj3SetCroppingRegion.argtypes = [ctypes.c_void_p, _Region]
+            library.tj3SetCroppingRegion.argtypes = [ctypes.c_void_p, _CropRegion]
             library.tj3SetScalingFactor.argtypes = [ctypes.c_void_p, _Factor]
         except (OSError, AttributeError):  # not there, or version 2
             continue

@@ -16,7 +16,7 @@ from loadax.sources.video.frame_table import FrameTable, error_text
 _OPEN = 64  # files that stay open
 
 
-class DecodeError(Exception):
+class FrameError(Exception):
     """A frame that can't be decoded."""
 
 
@@ -72,7 +72,7 @@ class Decoder:
             Each frame's number and its pixels, uint8[height, width, 3], ascending until one can't be decoded.
 
         Raises:
-            DecodeError: When a frame can't be decoded.
+            FrameError: When a frame can't be decoded.
             SourceError: When the file is missing or has changed.
         """
         from av.error import FFmpegError
@@ -91,17 +91,17 @@ class Decoder:
         except BaseException as error:
             container.close()
             if isinstance(error, FFmpegError | ValueError):
-                raise DecodeError(error_text(error)) from error
+                raise FrameError(error_text(error)) from error
             raise
         if wanted:
-            raise DecodeError("the decoder has no frame at its time")
+            raise FrameError("the decoder has no frame at its time")
         self._give(file, opened)
 
     def _frames(self, container: Any, group: int) -> Iterator[Any]:
         """Decodes a group from its keyframe to its last frame; yields frames in the order of their times.
 
         Raises:
-            DecodeError: When a frame is damaged, or before another one that was stored to be shown earlier.
+            FrameError: When a frame is damaged, or before another one that was stored to be shown earlier.
         """
         from av.error import FFmpegError
 
@@ -125,11 +125,11 @@ class Decoder:
                 if frame.pts is None or frame.pts < key:
                     continue
                 if frame.pts <= shown:
-                    raise DecodeError(
+                    raise FrameError(
                         "its file has frames in another order than it says"
                     )
                 if self._strict and frame.is_corrupt:
-                    raise DecodeError("its data is damaged")
+                    raise FrameError("its data is damaged")
                 shown = frame.pts
                 yield frame
 
@@ -153,7 +153,7 @@ class Decoder:
                     return
                 if packet.is_keyframe and packet.pts is not None and packet.pts > key:
                     break
-        raise DecodeError("its keyframe is not found")
+        raise FrameError("its keyframe is not found")
 
     def _pixels(self, frame: Any, reformatter: Any) -> Pixels:
         # Twice as fast as a frame's own conversion, which makes tables and threads for each.
@@ -165,7 +165,7 @@ class Decoder:
         if self.size is None or self.size == (height, width):
             return pixels
         if self._fit is None:
-            raise DecodeError(
+            raise FrameError(
                 f"it has {height}x{width} pixels (height x width), and the first frame "
                 f"{self.size[0]}x{self.size[1]}; pass size=(height, width) to resize all"
             )

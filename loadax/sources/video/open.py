@@ -12,7 +12,7 @@ from loadax.sources.file_index import index_files, refuse_damaged
 from loadax.sources.format import RecordOptions
 from loadax.sources.images.folder import checked_size
 from loadax.sources.library import require
-from loadax.sources.video.decoder import DecodeError, Decoder
+from loadax.sources.video.decoder import Decoder, FrameError
 from loadax.sources.video.format import FORMAT
 from loadax.sources.video.frame_table import RECORDS, frame_table
 from loadax.sources.video.rows import frame_rows
@@ -81,7 +81,7 @@ def _first_size(decoder: Decoder) -> tuple[int, int]:
     file = decoder.table.files_of(decoder.table.firsts[:1])[0]
     try:
         ((_, pixels),) = decoder.decode(0, [0])
-    except DecodeError as error:
+    except FrameError as error:
         raise SourceError(
             f"{decoder.locations[file]}: the first frame can't be decoded: {error}; "
             "copy the file again, or pass size=(height, width)"

@@ -11,7 +11,7 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
-from loadax.sources.video.decoder import DecodeError, Decoder
+from loadax.sources.video.decoder import Decoder, FrameError
 from loadax.sources.video.rows import FrameRows
 from loadax.sources.wrappers.chunk_cache import ChunkCache, chunk_of, largest_chunk
 
@@ -147,7 +147,7 @@ class VideoSource(BaseSource):
         reason: object = "a frame before it is damaged"
         try:
             list(self._decoder.decode(self._rows.pictures[chunk], [frame]))
-        except DecodeError as error:
+        except FrameError as error:
             reason = error
         return SourceError(
             f"{where}: the frame can't be decoded: {reason}; copy the file again, leave "
@@ -198,5 +198,5 @@ class _Pixels(BaseSource):
                     for place in places[frames[places] == frame].tolist():
                         images[place] = pixels[cut]
                         decoded[place] = True
-            except DecodeError:
+            except FrameError:
                 continue
