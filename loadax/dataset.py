@@ -1345,7 +1345,8 @@ class Dataset:
         """Count, mean, standard deviation, least and greatest value, and quantiles of leaves, to normalise them.
 
         Reads each row of this dataset once, now, whatever their order, with the maps so far applied: call it on the
-        training part alone. Sums are those of float64, merged by Chan's formulas.
+        training part alone. A row counts once, however often `repeat` or `select` have it. Padding counts: call it
+        before `pad` and `pack`. Sums are those of float64, merged by Chan's formulas.
 
         Args:
             leaves: Names of leaves; see `rename`. Only these are read of arrays and tables. None: all real numbers.

@@ -428,6 +428,11 @@ class Mixed(OrderOfParts):
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002
+        if verb == "statistics":
+            raise ArgumentError(
+                "statistics() after mix() would not know how often rows count; call it "
+                "on concat() of the parts, where each row counts once"
+            )
         if verb in ("split", "split_by"):
             part = "[0]"
         else:

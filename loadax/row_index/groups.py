@@ -48,7 +48,7 @@ def by_leaf(spec: Tree, name: str, argument: str = "key") -> tuple[str, RowFunct
             f"text; pass {'a function' if argument == 'key' else 'offsets'}"
         )
 
-    return structure.paths[index], partial(_words_of_leaf, index, name)
+    return structure.paths[index], partial(_words_of_leaf, index, names[index])
 
 
 def words_of_function(function: Callable[..., Any], run: Run) -> Words:
@@ -80,7 +80,7 @@ def word_of(key: Any) -> int | None:
 
 
 def _words_of_leaf(index: int, name: str, run: Run) -> Words:
-    values = run.column(index)
+    values = run.column(index, name)
     if isinstance(values, np.ndarray) and not values.dtype.hasobject:
         return hashes(values)
     return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.leaf_names import path_of, value_at
 from loadax.core.spec import flatten_spec, leaf_arrays
-from loadax.core.tree import flatten
+from loadax.core.tree import LEAF, flatten
 from loadax.core.user_object import RAISED, blame
+from loadax.errors import LeafError
 from loadax.kept.kept_pass import part_size
 from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
@@ -47,11 +49,35 @@ class Run(NamedTuple):
                 raise CancelledError
             yield row, example
 
-    def column(self, index: int) -> Any:
-        """Values of one leaf for all rows: an array, or a list if rows were read one by one."""
+    def column(self, index: int, name: str) -> Any:
+        """Values of one leaf for all rows: an array, or a list if rows were read one by one.
+
+        Args:
+            index: Place of the leaf among the leaves of an example.
+            name: Its keys joined by dots.
+
+        Raises:
+            LeafError: When a row that was read by itself lacks the leaf; names the row.
+        """
         if self.batch is None:
-            return [flatten(example)[0][index] for example in self.listed]
+            return [_leaf(example, name, row) for row, example in self.examples()]
         return flatten(self.batch)[0][index]
+
+
+def _leaf(example: Tree, name: str, row: int) -> Any:
+    """Leaf of an example, by name: examples that were not stacked may have other leaves before it."""
+    path = path_of(example, name)
+    if path is None and not name:
+        path = ()  # the example itself
+    value = None
+    if path is not None:
+        value = value_at(example, path)
+    if flatten(value)[1] != LEAF:
+        raise LeafError(
+            f"row {row}: leaf {name!r} is None or missing, but the first row has it; "
+            "replace None in a map, or leave such rows out with filter()"
+        )
+    return value
 
 
 def _apart(batch: Tree) -> Iterator[Tree]:

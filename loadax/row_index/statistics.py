@@ -99,13 +99,18 @@ class _Leaf:
 
     def values(self, run: Run) -> NDArray[Any]:
         """Its values of some rows, as [values, columns]."""
-        width = self.columns or 1
-        column = run.column(self.index)
+        width = 1 if self.columns is None else self.columns
+        column = run.column(self.index, self.name)
         if isinstance(column, np.ndarray):
-            return column.reshape(-1, width)
+            return _by_column(column, width)
         rows = [np.asarray(value) for value in column]
         for row, value in zip(run.rows.tolist(), rows, strict=True):
-            if self.columns and value.shape[-1:] != (width,):
+            if not np.can_cast(value.dtype, np.float64):
+                raise LeafTypeError(
+                    f"statistics: leaf {self.name!r} is {value.dtype} in row {row}, not "
+                    "a real number; cast it in a map"
+                )
+            if self.columns is not None and value.shape[-1:] != (width,):
                 raise LeafTypeError(
                     f"statistics: leaf {self.name!r} has {value.shape[-1:]} columns in "
                     f"row {row}, and {width} before; pass per='leaf' for one value of "
@@ -113,7 +118,12 @@ class _Leaf:
                 )
         if not rows:
             return np.empty((0, width))
-        return np.concatenate([value.reshape(-1, width) for value in rows])
+        return np.concatenate([_by_column(value, width) for value in rows])
+
+
+def _by_column(values: NDArray[Any], width: int) -> NDArray[Any]:
+    """The values as [values, width]; of arrays without columns, none."""
+    return values.reshape(values.size // max(1, width), width)
 
 
 @final
@@ -162,8 +172,8 @@ def statistics(
     choice("per", per, ("column", "leaf"))
     if reader.traits.random:
         raise ArgumentError(
-            "statistics() reads rows once; call it before random maps and maps with "
-            "epoch=True"
+            "statistics() reads rows once; call it before random maps and maps "
+            "with_epoch=True"
         )
     met = met_rows(order, "statistics", reader.num_rows)
     if not met.any():
@@ -232,7 +242,7 @@ def _known_as(reader: Reader, options: Options) -> list[str] | None:
     """Identity of the maps; None, with a warning, if changes of one can be invisible."""
     from loadax.row_index.index_identity import question_identity, refuse_shared
 
-    known, reason = question_identity([], [], reader)
+    known, reason = question_identity([], None, reader)
     if reason is not None:
         hint = (
             "make such objects in a function with @functools.cache, and call it where "
@@ -281,7 +291,7 @@ def _check(entry: Entry, leaves: Sequence[_Leaf]) -> None:
     for leaf, summary in zip(
         leaves, _summaries(entry.arrays, len(leaves)), strict=True
     ):
-        columns = leaf.columns or 1
+        columns = 1 if leaf.columns is None else leaf.columns
         for field, array in summary._asdict().items():
             kind = np.int64 if field in ("number", "missing") else np.float64
             shape = (columns,)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from loadax import Dataset, from_arrays, from_source
-from loadax.errors import ArgumentError, LeafTypeError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError
 from loadax.row_index.groups import word_of
 from tests.limits import examples
 from tests.row_index.filters import GROUPS, data, rows_of, user
@@ -247,3 +247,14 @@ def by_cached_object(row: Any) -> Any:
 class Keyed:
     def __call__(self, example: Any) -> int:
         return int(example["user"])
+
+
+def test_leaf_of_rows_with_other_leaves_is_looked_up_by_name() -> None:
+    users = np.random.default_rng(0).integers(0, 10, 60).tolist()
+    rows = [{"user": user} if number % 3 else {"first": 7, "user": user} for number, user in enumerate(users)]
+    parts = from_source(rows).split_by("user", 0.5)
+    same = from_source([{"user": user} for user in users]).split_by("user", 0.5)
+    for part, expected in zip(parts, same, strict=True):
+        assert rows_of(part) == rows_of(expected)
+    with pytest.raises(LeafError, match=r"row 1: leaf 'user' is None or missing, but the first row has it"):
+        from_source([{"user": 1}, {"first": 1}]).split_by("user", 0.5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from loadax import Dataset, Statistics, concat, from_arrays, from_source, from_stream
-from loadax.errors import ArgumentError, LeafTypeError, StreamError
+from loadax import Dataset, Statistics, concat, from_arrays, from_source, from_stream, mix
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, StreamError
 from loadax.row_index import statistics as room
 from loadax.row_index.summary import Summary, most_points
 from tests.limits import examples
@@ -155,8 +155,8 @@ def test_bad_arguments_are_named() -> None:
         data.statistics(per="row")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"statistics\(\) of no rows; call it on a dataset with rows"):
         data[:0].statistics()
-    with pytest.raises(ArgumentError, match=r"call it before random maps"):
-        data.map(lambda row, rng: row, rng=True).statistics()
+    with pytest.raises(ArgumentError, match=r"call it before random maps and maps with_epoch=True"):
+        data.map(lambda row, epoch: row, with_epoch=True).statistics()
     with pytest.raises(ArgumentError, match=r"fraction=1\.5 is not within 0 and 1; pass such as 0\.99"):
         data.statistics("x")["x"].quantile(1.5)
     with pytest.raises(StreamError, match="statistics"):
@@ -166,3 +166,68 @@ def test_bad_arguments_are_named() -> None:
 def test_parts_of_a_concatenation_count_together() -> None:
     both = concat([from_arrays(STATE[:100]), from_arrays(STATE[100:])])
     assert_equal(one(both), STATE, 0.002)
+
+
+def test_rows_with_other_leaves_are_looked_up_by_name() -> None:
+    rows = [{"y": 1.0}, {"a": 50.0, "y": 2.0}, {"y": 6.0}]
+    assert one(from_source(rows)).mean == 3
+    for missing in ({"x": 1.0}, {"y": None}, {"y": {"z": 1.0}}):
+        message = r"row 1: leaf 'y' is None or missing, but the first row has it; replace None in a map, or leave"
+        data = from_source([rows[0], missing, rows[2]])
+        with pytest.raises(LeafError, match=message):
+            data.statistics()
+        assert one(data.filter(lambda row: isinstance(row.get("y"), float))).mean == 3.5
+        assert one(data.map(lambda row: {"y": row["y"] if isinstance(row.get("y"), float) else 2.0})).mean == 3
+    assert one(from_source([{"": 1.0}, {"": 2.0}])).mean == 1.5
+    assert one(from_source([1.0, 2.0])).mean == 1.5
+
+
+def test_rows_of_something_else_than_real_numbers_are_named() -> None:
+    for value in ("7", 1j, np.datetime64(0, "s")):
+        data = from_source([{"x": 1.0}, {"x": value}])
+        with pytest.raises(LeafTypeError, match=r"leaf 'x' is \S+ in row 1, not a real number; cast it in a map"):
+            data.statistics()
+        assert one(data.map(lambda row: {"x": np.asarray(row["x"]).astype(np.complex128).real})).count == 2
+
+
+def test_leaf_without_columns_has_statistics_of_none() -> None:
+    for data in (from_arrays({"x": np.zeros((5, 0))}), from_source([{"x": np.zeros(0)}] * 2)):
+        found = one(data)
+        assert found.count.shape == found.mean.shape == found.quantile(0.5).shape == (0,)
+        assert one(data, per="leaf").count == 0
+    with pytest.raises(LeafTypeError, match=r"has \(2,\) columns in row 1, and 0 before"):
+        from_source([{"x": np.zeros(0)}, {"x": np.zeros(2)}]).statistics()
+
+
+class Scale:
+    """Map whose changes a fingerprint can't see."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def __call__(self, row: Any) -> Any:
+        return {"x": row["x"] * self.factor}
+
+
+def test_index_is_not_used_if_changes_of_a_map_can_be_invisible(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = from_arrays({"x": STATE.astype(np.float64)})
+    for factor in (2.0, 3.0):
+        found = one(data.map(Scale(factor)), index=tmp_path)
+        assert_equal(found, STATE.astype(np.float64) * factor, 0.002)
+        assert "is neither read nor written" in caplog.text
+
+
+def test_row_that_is_selected_twice_counts_once() -> None:
+    data = from_arrays(np.arange(10.0))
+    assert_equal(one(data.select([5, 5, 7])), [5.0, 7.0])
+
+
+def test_of_a_mixture_its_parts_are_asked() -> None:
+    parts = [from_arrays(np.arange(4.0)), from_arrays(np.arange(6.0))]
+    with pytest.raises(ArgumentError, match=r"statistics\(\) after mix\(\) .* call it on concat\(\) of the parts"):
+        mix(parts, [1, 1]).statistics()
+    assert_equal(one(concat(parts)), np.concatenate([np.arange(4.0), np.arange(6.0)]))
