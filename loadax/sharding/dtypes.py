@@ -44,7 +44,9 @@ def placed_dtype(dtype: Any, path: str) -> np.dtype[Any]:
         else:
             what = str(dtype)
         more = ""
-        if dtype.hasobject:
+        if dtype.names is not None:
+            more = ", one leaf a field: {name: value[name] for name in value.dtype.names}"
+        elif dtype.hasobject:
             what = "object (strings, bytes, None, or values of several kinds)"
             more = (
                 ", where objects become dicts of arrays: of attrs "

@@ -21,7 +21,7 @@ import scipy.io
 from pyarrow import orc
 
 import loadax
-from loadax.errors import ArgumentError, SourceError
+from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.sources.other_files import table
 from tests.sources.advice import follow
 
@@ -194,6 +194,30 @@ def test_arrays_with_fields_have_a_leaf_a_field() -> None:
             assert found["a"].tolist() == [2]
             assert found["b"]["c"].shape == (1, 2)
     assert loadax.Dataloader(array, 8)[0]["a"].tolist() == list(range(8))
+
+
+def test_fields_further_down_and_in_files_are_split_in_a_map(tmp_path: Path) -> None:
+    array = np.array([(row, row / 2) for row in range(8)], np.dtype([("a", "i1"), ("b", "f4")], align=True))
+    np.save(tmp_path / "x.npy", array)
+    data = loadax.from_npy(tmp_path / "x.npy")
+    advice = "{name: value[name] for name in value.dtype.names}"
+    for refused in (data, {"x": array}):
+        with pytest.raises(LeafTypeError, match=r"Drop it or encode it in a map, one leaf a field") as caught:
+            loadax.Dataloader(refused, 8)
+        assert advice in str(caught.value)
+    split = data.map(lambda value: eval(advice, {"value": value}))
+    assert loadax.Dataloader(split, 8)[0]["b"].tolist() == array["b"].tolist()
+
+
+def test_masked_entries_of_fields_are_refused() -> None:
+    kind = np.dtype([("a", "f4"), ("b", [("c", "f4", 2)])])
+    array = np.ma.masked_array(np.zeros(3, kind))
+    assert loadax.as_dataset(array).read([1])["b"]["c"].tolist() == [[0, 0]]
+    array["b"]["c"][1] = np.ma.masked
+    with pytest.raises(LeafError, match=r"leaf \['b'\]\['c'\] has 2 masked entries, which would become data") as found:
+        loadax.as_dataset(array)
+    assert "array.filled(0)" in str(found.value)
+    assert loadax.as_dataset(array.filled(0)).read([1])["b"]["c"].tolist() == [[0, 0]]
 
 
 def test_tables_of_astropy(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def fields_of(data: Any) -> Tree:
     names = data.dtype.names
     if not isinstance(data, np.ndarray) or names is None:
         return data
-    return {name: fields_of(np.asarray(data[name])) for name in names}
+    # masked ones stay so: masked entries are refused where the leaf is opened
+    kind = np.ma.asarray if isinstance(data, np.ma.MaskedArray) else np.asarray
+    return {name: fields_of(kind(data[name])) for name in names}
 
 
 def _columns_of_astropy(data: Any) -> Tree:
