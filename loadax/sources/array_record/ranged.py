@@ -29,7 +29,8 @@ from loadax.sources.array_record.record_files import RecordFile
 from loadax.sources.checks import check_rows
 
 _TAIL = 2 * BLOCK  # last bytes of a file, which have most footers
-_KEPT = 64 << 20  # bytes of records of decoded chunks that are kept
+_KEPT = 64 << 20  # bytes of decoded chunks that are kept
+_OVERHEAD = 2 << 10  # bytes of objects of a chunk, which may be more than its records
 _SIZE = 8  # bytes of the offset that is kept with a footer
 
 
@@ -69,6 +70,9 @@ class RangedRecords:
         )
         counts = [chunk.records for chunk in self._chunks]
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
+        # Files may have millions of chunks: not summed up in each step.
+        decoded = sum(chunk.nbytes for chunk in self._chunks)
+        self._mean = _OVERHEAD + decoded / max(1, len(self._chunks))
         self.files = tuple(
             RecordFile(location, sum(chunk.records for chunk in chunks), 1)
             for location, (chunks, _) in zip(locations, found, strict=True)
@@ -126,9 +130,8 @@ class RangedRecords:
         indices = np.unique(self._chunk_of(check_rows(rows, len(self)))).tolist()
         with self._lock:
             ranges = [self._range(each) for each in indices if each not in self._kept]
-        mean = sum(chunk.nbytes for chunk in self._chunks) / len(self._chunks)
         wanted = self._reader.wanted(ranges, once=True)
-        return [wanted._replace(kept=max(1, _KEPT // max(1, mean)))]
+        return [wanted._replace(kept=max(1, _KEPT // self._mean))]
 
     def read(self, rows: Integers) -> list[bytes]:
         """Reads the records at `rows`, in any order, repeats allowed.
@@ -157,12 +160,12 @@ class RangedRecords:
             for index in indices:
                 if index not in self._kept:
                     self._kept[index] = mine[index] = Future()
-                    self._bytes += self._chunks[index].nbytes
+                    self._bytes += self._size(index)
                 self._kept.move_to_end(index)
                 futures[index] = self._kept[index]
             while self._bytes > _KEPT and len(self._kept) > 1:
                 dropped, _ = self._kept.popitem(last=False)
-                self._bytes -= self._chunks[dropped].nbytes
+                self._bytes -= self._size(dropped)
         try:
             self._load(mine)
         except BaseException as error:
@@ -170,7 +173,7 @@ class RangedRecords:
                 for index, future in mine.items():
                     if self._kept.get(index) is future:
                         del self._kept[index]
-                        self._bytes -= self._chunks[index].nbytes
+                        self._bytes -= self._size(index)
             for future in mine.values():
                 if not future.done():
                     future.set_exception(error)
@@ -196,6 +199,10 @@ class RangedRecords:
                     f"{error}; {_remedy(error)}"
                 ) from error
             chunks[index].set_result(records)
+
+    def _size(self, index: int) -> int:
+        """Bytes that a decoded chunk takes."""
+        return self._chunks[index].nbytes + _OVERHEAD
 
     def _range(self, index: int) -> ByteRange:
         location = self.files[self._file_of[index]].path

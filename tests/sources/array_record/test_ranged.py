@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,15 @@ from loadax import Dataloader
 from loadax.errors import SourceError, UnsupportedError
 from loadax.files.files import Files
 from loadax.sources.array_record import ranged
-from loadax.sources.array_record.chunks import BLOCK, ChunkError, chunks_of, footer_offset, records_of, without_headers
+from loadax.sources.array_record.chunks import (
+    BLOCK,
+    Chunk,
+    ChunkError,
+    chunks_of,
+    footer_offset,
+    records_of,
+    without_headers,
+)
 from loadax.sources.array_record.ranged import RangedRecords
 from loadax.testing import check_source
 from tests.servers.faults import FaultProxy
@@ -195,3 +204,26 @@ def test_offsets_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
         chunks_of(footer, 1)
     with pytest.raises(ChunkError, match="cut short"):
         records_of(footer[:60], 1 << 20)
+
+
+def test_kept_chunks_of_tiny_records_are_bounded_by_their_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranged, "_KEPT", 40 << 10)
+    path = write(tmp_path / "x.array_record", [bytes(10)] * 200, "group_size:1")
+    found = RangedRecords([str(path)], Files())
+    for row in range(200):
+        assert found.read(np.array([row])) == [bytes(10)]
+    assert len(found._kept) == found.wanted(np.arange(1))[0].kept == 40 * 1024 // (10 + ranged._OVERHEAD)
+
+
+def test_ranges_of_a_step_are_found_without_a_look_at_all_chunks(tmp_path: Path) -> None:
+    class Indexed(list[Chunk]):
+        def __iter__(self) -> Iterator[Chunk]:
+            pytest.fail("looks at all chunks")
+
+    path = write(tmp_path / "x.array_record", records(), "group_size:1")
+    found = RangedRecords([str(path)], Files())
+    found._chunks = Indexed(found._chunks)
+    assert len(found.wanted(np.arange(5))[0].ranges) == 5
+    assert found.read(np.arange(5)) == records()[:5]
