@@ -204,7 +204,10 @@ class Rendering:
 def failure_text(error: BaseException) -> str:
     """Tells which of `FAILURES` an image has, after its name."""
     if isinstance(error, OutsideError):
-        return f"can't be cropped: {error}"
+        return (
+            f"can't be cropped: {error}; pass a box that is in all images, or the share "
+            "of both sides that is kept around the centre, such as crop=0.875"
+        )
     return f"can't be decoded as an image: {error}"
 
 

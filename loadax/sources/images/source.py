@@ -26,7 +26,7 @@ from loadax.protocols import (
 )
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-from loadax.sources.images.crop import Box, RandomCrop
+from loadax.sources.images.crop import Box, OutsideError, RandomCrop
 from loadax.sources.images.decode import FAILURES, Rendering, failure_text
 from loadax.sources.images.resize import Pixels
 
@@ -269,12 +269,15 @@ class ImageSource(BaseSource):
             try:
                 yield rendering(content)
             except FAILURES as error:
+                if isinstance(error, OutsideError):
+                    remedy = "or leave it out"
+                else:
+                    remedy = "copy the file again, or leave it out"
                 raise SourceError(
                     f"row {row}, {self._files.path(row)}: it {failure_text(error)}; "
-                    "copy the file again, or leave it out: "
-                    f"dataset.exclude([{row}]); dataset.source.damaged() finds all "
-                    "such rows (of a JPEG, damaged='accept' takes what can be "
-                    "decoded)"
+                    f"{remedy}: dataset.exclude([{row}]); dataset.source.damaged() "
+                    "finds all such rows (of a JPEG, damaged='accept' takes what can "
+                    "be decoded)"
                 ) from error
 
     def _contents(self, rows: Integers) -> Iterable[bytes]:

@@ -106,9 +106,14 @@ def test_box_outside_of_an_image_is_named_and_masked(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"row 1, .*1\.jpg: it can't be cropped: crop=\(40, 50, 10, 10\) reaches outside of the image, which is "
-        r"50x59 pixels",
+        r"50x59 pixels \(height x width\); pass a box that is in all images, or the share of both sides that is kept "
+        r"around the centre, such as crop=0\.875; or leave it out: dataset\.exclude\(\[1\]\)",
     ):
         data.read([1])
+    assert list(data.source.damaged()) == [1, 2]
+    assert data.exclude([1, 2]).read([0, 1])["image"].shape == (2, 8, 8, 3)
+    for crop in ((39, 49, 10, 10), 0.875):
+        assert loadax.from_images(tmp_path, 8, crop=crop).read(range(4))["image"].shape == (4, 8, 8, 3)
     (batch,) = loadax.Dataloader(data, 8, num_epochs=1, on_error=MaskErrors(), remainder="pad")
     assert batch["mask"].tolist() == [True, False, False, True] + [False] * 4
     assert batch["image"][1:3].max() == 0
