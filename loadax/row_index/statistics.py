@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.arguments import choice
+from loadax.core.arguments import choice, number
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.kept.index_folder import Entry, IndexFolder
@@ -26,7 +26,7 @@ Per = Literal["column", "leaf"]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics:
     """Statistics of one leaf over all rows of a dataset: arrays with a value for each column, or single values.
 
@@ -65,8 +65,11 @@ class Statistics:
             float64, shaped as `mean`.
 
         Raises:
-            ArgumentError: If the fraction is not within 0 and 1.
+            ArgumentError: If the fraction is not a number within 0 and 1.
         """
+        fraction = number(
+            "fraction", fraction, "one number from 0 to 1, such as 0.99"
+        )
         if not 0 <= fraction <= 1:
             raise ArgumentError(
                 f"fraction={fraction!r} is not within 0 and 1; pass such as 0.99",

@@ -159,6 +159,9 @@ def test_bad_arguments_are_named() -> None:
         data.map(lambda row, epoch: row, with_epoch=True).statistics()
     with pytest.raises(ArgumentError, match=r"fraction=1\.5 is not within 0 and 1; pass such as 0\.99"):
         data.statistics("x")["x"].quantile(1.5)
+    for several in ([0.1, 0.9], None, "median", float("nan")):
+        with pytest.raises(ArgumentError, match=r"fraction=.*: pass one number from 0 to 1, such as 0\.99"):
+            data.statistics("x")["x"].quantile(several)  # type: ignore[arg-type]
     with pytest.raises(StreamError, match="statistics"):
         from_stream(lambda lane, lanes: iter([np.int32(1)]), lanes=1).statistics()
 
@@ -219,6 +222,12 @@ def test_index_is_not_used_if_changes_of_a_map_can_be_invisible(
         found = one(data.map(Scale(factor)), index=tmp_path)
         assert_equal(found, STATE.astype(np.float64) * factor, 0.002)
         assert "is neither read nor written" in caplog.text
+
+
+def test_can_be_compared_and_be_a_key() -> None:
+    found = one(from_arrays(STATE))
+    assert found in {found: 1}
+    assert found != one(from_arrays(STATE))
 
 
 def test_row_that_is_selected_twice_counts_once() -> None:
