@@ -24,6 +24,8 @@ from loadax.row_index.summary import Floats, Summary, most_points
 
 Per = Literal["column", "leaf"]
 
+_TOGETHER = 1 << 17  # values that are summarised at once
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -153,8 +155,15 @@ class _SummaryWork:
         found: list[list[Summary]] = [[] for _ in self.leaves]
         for run in self.rows.of_part(part, over):
             for leaf, summaries in zip(self.leaves, found, strict=True):
-                summaries.append(Summary.of(leaf.values(run)))
+                summaries.append(_summary_of(leaf.values(run)))
         return _arrays([Summary.merged(summaries) for summaries in found])
+
+
+def _summary_of(values: NDArray[Any]) -> Summary:
+    """Summary of an array[n, columns], a few at a time: as float64, all would take 40 times the memory of bytes."""
+    rows = max(1, _TOGETHER // max(1, values.shape[1]))
+    starts = range(0, max(1, len(values)), rows)
+    return Summary.merged([Summary.of(values[at : at + rows]) for at in starts])
 
 
 def statistics(

@@ -1,5 +1,6 @@
 """`statistics`: equal to float64 NumPy over the rows of the dataset, however they are read."""
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,23 @@ def test_images_have_statistics_of_each_channel_or_one() -> None:
     data = from_arrays(images)
     assert_equal(data.statistics()[""], images.reshape(-1, 3), 0.002)
     assert_equal(data.statistics(per="leaf")[""], images.reshape(-1), 0.002)
+
+
+def test_memory_of_many_bytes_is_bounded() -> None:
+    values = RANDOM.integers(0, 256, (1 << 20, 3)).astype(np.uint8)
+    tracemalloc.start()
+    try:
+        found = room._summary_of(values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * values.nbytes  # 40 times, if all were float64 at once
+    whole = Summary.of(values)
+    for field in ("number", "missing", "least", "most"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(whole, field))
+    np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.squares, whole.squares, rtol=1e-9)
+    np.testing.assert_allclose(found.quantiles(0.3), np.quantile(values, 0.3, 0), atol=1)
 
 
 def test_values_that_are_not_finite_are_counted_apart() -> None:
