@@ -110,7 +110,8 @@ def test_box_outside_of_an_image_is_named_and_masked(tmp_path: Path) -> None:
         r"around the centre, such as crop=0\.875; or leave it out: dataset\.exclude\(\[1\]\)",
     ):
         data.read([1])
-    assert list(data.source.damaged()) == [1, 2]
+    source: Any = data.source
+    assert list(source.damaged()) == [1, 2]
     assert data.exclude([1, 2]).read([0, 1])["image"].shape == (2, 8, 8, 3)
     for crop in ((39, 49, 10, 10), 0.875):
         assert loadax.from_images(tmp_path, 8, crop=crop).read(range(4))["image"].shape == (4, 8, 8, 3)
