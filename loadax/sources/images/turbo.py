@@ -76,8 +76,13 @@ def decode_part(
     # A file without an end is damaged, perhaps behind the part: all of it is decoded, to tell.
     if decompressors is None or not content.endswith(_END):
         return None
-    library = decompressors.decompressor.library
-    handle = decompressors.decompressor.handle
+    decompressor = decompressors.decompressor
+    library = decompressor.library
+    if fast:
+        # Where rows are skipped, libjpeg-turbo's fast upsampling writes to the colour converter of the image before,
+        # whose memory it has freed: wrong pixels, or a crash. A new one had no image before.
+        decompressor = _Decompressor(library)
+    handle = decompressor.handle
     height, width = (-(-side // factor) for side in stored)
     block = _BLOCK // factor
     top = max(0, part.top - 2)

@@ -105,6 +105,28 @@ def test_damage_is_noticed_up_to_the_end_of_the_part(tmp_path: Path) -> None:
 
 
 @needs_library
+def test_fast_parts_do_not_use_what_earlier_images_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else 4:2:0 after 4:4:4 writes to memory that libjpeg-turbo has freed; that crashes seldom, so count handles."""
+    handles = []
+    made = turbo._Decompressor
+
+    def counted(library: Any) -> Any:
+        handles.append(made(library))
+        return handles[-1]
+
+    monkeypatch.setattr(turbo, "_Decompressor", counted)
+    image = photograph("astronaut", WIDTH, HEIGHT)
+    part = Box(60, 70, 50, 40)
+    for kind in ("4:4:4", "4:2:0", "progressive", "4:2:0"):
+        content = encoded(image, **KINDS[kind])
+        whole = simplejpeg.decode_jpeg(content, fastdct=True, fastupsample=True)
+        for _ in range(10):
+            found = turbo.decode_part(content, (HEIGHT, WIDTH), 1, part, fast=True)
+            np.testing.assert_array_equal(found, whole[60:110, 70:110])
+    assert len(handles) >= 40
+
+
+@needs_library
 def test_each_thread_has_its_decompressor() -> None:
     expected = turbo.decode_part(PHOTOGRAPH, (300, 400), 1, Box(50, 60, 70, 80), fast=False)
     together = threading.Barrier(4)
