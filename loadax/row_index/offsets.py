@@ -13,6 +13,7 @@ from loadax.core.digest import digest_values
 from loadax.core.distributed import this_process
 from loadax.core.leaf_selection import selection
 from loadax.core.spec import flatten_spec
+from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import Entry, IndexFolder, check_digest
 from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
@@ -220,8 +221,10 @@ def _starts(values: NDArray[Any]) -> Integers:
 
 def _pairs_of_run(words_of: RowFunction, run: Run) -> Words:
     """Rows of a run at which a group begins, each followed by the hash of its value."""
-    values = run.column(0)
-    if isinstance(values, np.ndarray) and not values.dtype.hasobject:
+    values = None
+    if run.batch is not None:
+        (values,) = flatten(run.batch)[0]
+    if values is not None and not values.dtype.hasobject:
         starts = _starts(values)
         words = hashes(values[starts])
     else:

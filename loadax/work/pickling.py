@@ -322,15 +322,12 @@ class _MappedFiles:
 
 def _spans() -> list[tuple[int, int, tuple[int, int, int]]]:
     try:
-        lines = (
-            Path("/proc/self/maps")
-            .read_text(encoding="utf-8", errors="replace")
-            .splitlines()
-        )
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     spans = []
-    for line in lines:
+    # not `splitlines`: names of files may have other characters that end lines for it
+    for line in filter(None, text.split("\n")):
         span, _, _, device, inode, *_ = line.split(maxsplit=5)
         low, high = (int(part, 16) for part in span.split("-"))
         major, minor = (int(part, 16) for part in device.split(":"))

@@ -362,3 +362,11 @@ def buffer_of_a_dataset(case: Case) -> None:
     with case.refused(ArgumentError):
         data.shuffle(seed=0, buffer_size=1000)
     assert sorted(rows_of(data.shuffle(seed=0))) == list(range(64))
+
+
+@follows("call it on concat() of the parts, where each row counts once")
+def statistics_of_a_mixture(case: Case) -> None:
+    parts = [loadax.from_arrays({"x": np.arange(4.0)}), loadax.from_arrays({"x": np.full(4, 9.0)})]
+    with case.refused(ArgumentError):
+        loadax.mix(parts, [1, 1]).statistics()
+    assert loadax.concat(parts).statistics()["x"].mean == 5.25

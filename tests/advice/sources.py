@@ -104,7 +104,7 @@ def tensor_with_gradient(case: Case) -> None:
     assert len(from_arrays({"x": tensor.detach().cpu().float().numpy()})) == 2
 
 
-@follows("or leave it out: dataset.exclude([…]); dataset.source.damaged() finds all such rows")
+@follows(": dataset.exclude([…]); dataset.source.damaged() finds all such rows")
 def damaged_image(case: Case) -> None:
     for row in range(3):
         Image.fromarray(np.full((8, 8, 3), row, np.uint8)).save(case.folder / f"{row}.png")

@@ -17,8 +17,8 @@ from loadax.files.files import Files
 from loadax.sources.array_record import ranged
 from loadax.sources.array_record.chunks import (
     BLOCK,
-    Chunk,
     ChunkError,
+    RecordChunk,
     chunks_of,
     footer_offset,
     records_of,
@@ -218,8 +218,8 @@ def test_kept_chunks_of_tiny_records_are_bounded_by_their_objects(
 
 
 def test_ranges_of_a_step_are_found_without_a_look_at_all_chunks(tmp_path: Path) -> None:
-    class Indexed(list[Chunk]):
-        def __iter__(self) -> Iterator[Chunk]:
+    class Indexed(list[RecordChunk]):
+        def __iter__(self) -> Iterator[RecordChunk]:
             pytest.fail("looks at all chunks")
 
     path = write(tmp_path / "x.array_record", records(), "group_size:1")
