@@ -142,6 +142,11 @@ TERMS = {
     "guides/hosts/": ["straggler", "stall", "hang"],
     "guides/images/": ["images", "jpeg"],
     "guides/video/": ["video", "mp4", "audio", "wav"],
+    "guides/episodes/": ["episodes", "groups"],
+    "guides/sparse/": ["anndata", "sparse matrix"],
+    "guides/statistics/": ["normalise", "standard deviation", "quantiles"],
+    "cookbook/robotics/": ["lerobot", "robotics"],
+    "start/which-function/": ["safetensors", "which function opens"],
     "guides/meshes/": ["mesh", "shard", "sharding", "PartitionSpec", "Explicit axes"],
     "guides/orders/": [
         "shuffle",
