@@ -70,9 +70,7 @@ def _open_rows(
         )
     arrays = _arrays_of(matrix, name)
     if arrays is None and dense is False:
-        raise ArgumentError(
-            f"{name} is {type_text(matrix)}, which is dense; pass dense=True"
-        )
+        raise ArgumentError(f"{name} is dense; pass dense=True")
     rows, width = matrix.shape if arrays is None else map(int, arrays["shape"])
     for key, column in columns.items():
         if key in (INDICES, VALUES, DENSE):

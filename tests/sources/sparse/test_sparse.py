@@ -91,7 +91,7 @@ def test_layers_and_dense_matrices_of_anndata(tmp_path: Path) -> None:
     dense.X = wanted.toarray()
     dense.write_h5ad(tmp_path / "dense.h5ad")
     for data in (dense, tmp_path / "dense.h5ad"):
-        with pytest.raises(ArgumentError, match=r"which is dense; pass dense=True"):
+        with pytest.raises(ArgumentError, match=r" is dense; pass dense=True"):
             from_sparse(data)
         read = from_sparse(data, obs=["kind"], dense=True)
         np.testing.assert_array_equal(read.read(range(ROWS))["x"], wanted.toarray())
