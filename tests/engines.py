@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import psutil
 
@@ -26,6 +26,10 @@ from tests.limits import until
 NAMES = ("threads", "processes", "dask", "executorlib")
 ROOT = Path(__file__).parents[1]
 WORKERS = 2
+
+# Clients of Dask in this process by the scheduler's address: a cluster closes them before it ends, else each logs
+# traceback after traceback from a thread of its own while it tries to reach the scheduler.
+_clients: dict[str, weakref.WeakSet[Any]] = {}
 
 
 def engine_maker(text: str) -> Callable[[], Executor]:
@@ -41,8 +45,9 @@ def _dask(address: str) -> Executor:
 
     # not the default: what is closed last may leave it to later computations of Dask in this process
     client = Client(address, timeout=10, set_as_default=False)
+    _clients.setdefault(address, weakref.WeakSet()).add(client)
     executor: Executor = client.get_executor(pure=False)
-    weakref.finalize(executor, client.close)  # else it tries for ever to reach a scheduler that has ended
+    weakref.finalize(executor, client.close)
     return executor
 
 
@@ -81,12 +86,14 @@ class DaskCluster:
         self._contact = Path(self._folder.name, "scheduler.json")
         self._log = Path(self._folder.name, "log").open("w+b")  # noqa: SIM115 - closed with the cluster
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._address = ""
         try:
             self._start("scheduler", "--port", "0")
             workers = ["--nworkers", str(WORKERS), "--nthreads", "1", "--local-directory", self._folder.name]
             self.nanny = self._start("worker", *workers)
             until(lambda: self._contact.exists() and self._contact.stat().st_size > 0)
-            self.engine = f"dask:{json.loads(self._contact.read_text())['address']}"
+            self._address = json.loads(self._contact.read_text())["address"]
+            self.engine = f"dask:{self._address}"
             until(lambda: self._said(b"Registered to") == WORKERS)
         except BaseException:
             self.close()
@@ -110,7 +117,9 @@ class DaskCluster:
         return said.count(words)
 
     def close(self) -> None:
-        """Kills all of its processes."""
+        """Closes the clients of this process, and kills all processes of the cluster."""
+        for client in list(_clients.pop(self._address, ())):
+            client.close()
         for process in reversed(self._processes):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -107,7 +107,8 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS")
     parser.add_argument("--row", type=float, default=0.002, metavar="SECONDS", help="time that a row takes")
     options = parser.parse_args()
-    with closing(DaskCluster()) as cluster, tempfile.TemporaryDirectory() as folder:
+    # workers write into the folder until they are killed
+    with tempfile.TemporaryDirectory() as folder, closing(DaskCluster()) as cluster:
         print(kill_while_reading(cluster, Path(folder), options.kills, options.every, options.row, print), flush=True)
 
 
