@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, final
 from jax.sharding import Mesh
 
 from loadax.core.arguments import flag
+from loadax.core.distributed import this_process
 from loadax.core.replacements import missing_attribute
 from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
 from loadax.loader.assembly.host_shard import HostShard
@@ -28,7 +29,10 @@ from loadax.sharding.mesh import current_mesh
 if TYPE_CHECKING:
     from loadax.loader.checkpoint import FutureFolder
     from loadax.loader.host_rows import HostRows
+    from loadax.loader.inspection.trace import Trace
+    from loadax.loader.metrics.timeline import Piece
     from loadax.loader.reports.bottleneck import Report
+    from loadax.loader.watch.status import HostStatus
 
 # last steps of a phase, the same on all hosts, during which the next one is read ahead
 _EARLY = 64
@@ -562,6 +566,7 @@ class DataIterator:
                 seconds old.
         """
         from loadax.loader.reports.bottleneck import loader_info, report
+        from loadax.loader.reports.run_record import Snapshot, slow_piece
 
         whole = self._target.pipeline.whole
         options = self._target.pipeline.options
@@ -572,13 +577,35 @@ class DataIterator:
             bool(options.keep_on_device),
         )
         told = report(self.stats(), info)
-        if not flag("hosts", hosts):
-            return told
-        others = self._stretch.guard.hosts
-        return replace(
-            told,
-            hosts="this run has one host" if others is None else others.slowest(),
-        )
+        statuses: dict[int, HostStatus] = {}
+        if flag("hosts", hosts):
+            others = self._stretch.guard.hosts
+            if others is None:
+                text = "this run has one host"
+            else:
+                text, statuses = others.slowest()
+            told = replace(told, hosts=text)
+        timeline = self._stretch.monitor.timeline()
+        waits = [
+            [process, status.step, status.waited]
+            for process, status in sorted(statuses.items())
+        ]
+        slowest = [
+            slow_piece(piece, self._origin(piece)) for piece in timeline.slowest
+        ]
+        snapshot = Snapshot(timeline, this_process().index, slowest, waits)
+        return replace(told, snapshot=snapshot)
+
+    def _origin(self, piece: "Piece") -> "Trace | None":
+        """Trace of the rows of a piece in its first step; None for streams, and for chains of loaders."""
+        from loadax.loader.inspection.trace import trace
+
+        if self._streams is not None or self._phases.last:
+            return None
+        pipeline = self._target.pipeline
+        rows = self._target.shard(piece.step).positions[piece.low : piece.high]
+        source = pipeline.whole.dataset.source
+        return trace(pipeline.plan, source, piece.step, rows)
 
     def timeline(self, path: str | os.PathLike[str]) -> None:
         """Writes a timeline of all threads and workers, with the last 20,000 events, as a Chrome trace.

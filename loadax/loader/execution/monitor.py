@@ -13,7 +13,7 @@ from loadax.loader.execution.pacing import ConsumerPace
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.execution.producer import StepProducer
 from loadax.loader.metrics.stats import UNMEASURED, Stats, Timing
-from loadax.loader.metrics.timeline import Recorder, Timeline
+from loadax.loader.metrics.timeline import Piece, Recorder, Timeline
 from loadax.loader.options import LoaderOptions
 
 
@@ -97,11 +97,14 @@ class RunMonitor:
             self._refused_before = _request_counts()[1]
             self.left = earlier.left
 
-    def read(self, timing: Timing, step: int, rows: int) -> None:
-        """A piece was read: `rows` rows including padding, the first one of `step`."""
+    def read(
+        self, timing: Timing, step: int, steps: int, low: int, high: int
+    ) -> None:
+        """A piece was read: this host's rows `low` to `high`, with padding, of each of `steps` steps from `step` on."""
         self._stats.add(timing)
-        self._recorder.piece(timing, perf_counter(), step)
-        self.piece_sizes.measured(rows - timing.kept, timing)
+        piece = Piece(timing.seconds, step, steps, low, high)
+        self._recorder.piece(timing, perf_counter(), piece)
+        self.piece_sizes.measured((high - low) * steps - timing.kept, timing)
         self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:

@@ -468,9 +468,7 @@ class PrefetchScheduler:
             self._failed(group, error)
             return
         with self._lock:
-            self._monitor.read(
-                timing, group.first, (high - low) * group.buffers.count
-            )
+            self._monitor.read(timing, group.first, group.buffers.count, low, high)
             filled(group.buffers.count)
 
     def _failed(self, group: StepGroup, error: BaseException) -> None:

@@ -1,7 +1,12 @@
-"""Timeline: the last events of a run, recorded in bounded memory."""
+"""Timeline: the last events of a run, and the whole run in bins, recorded in bounded memory."""
 
+import os
 import threading
 from collections import deque
+from contextlib import suppress
+from copy import copy
+from heapq import heappushpop
+from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple, final
 
@@ -10,6 +15,10 @@ from loadax.loader.metrics.stats import Timing
 # bars of about 20,000 events: minutes of most runs, and few enough for a browser
 _KEPT = 40_000
 _STAGES = ("read", "transform", "assemble")  # of a piece
+# Bins of a history; when a run needs more, two become one.
+_BINS = 256
+_BIN_SECONDS = 0.25
+_SLOWEST = 8
 
 
 class Bar(NamedTuple):
@@ -25,20 +34,123 @@ class Bar(NamedTuple):
     rows: int
 
 
+class Piece(NamedTuple):
+    """A piece that took long to read.
+
+    Attributes:
+        seconds: Time of reading, mapping and assembling it.
+        step: First step of the group of steps that the piece belongs to.
+        steps: Number of these steps.
+        low, high: Range of this host's rows of each of the steps.
+    """
+
+    seconds: float
+    step: int
+    steps: int
+    low: int
+    high: int
+
+
+@final
+class Bin:
+    """What happened in one span of time.
+
+    Attributes:
+        steps: Batches handed out.
+        waited, trained: Seconds that training waited for data, and seconds between two calls of `next()`.
+        ready: Sum over the batches handed out of those that were ready then.
+        rows: Rows that this process read.
+        memory: Largest resident memory of this process when a bin was begun, in bytes; 0 if it is unknown.
+    """
+
+    __slots__ = ("memory", "ready", "rows", "steps", "trained", "waited")
+
+    def __init__(self, memory: int = 0) -> None:
+        self.steps = 0
+        self.waited = 0.0
+        self.trained = 0.0
+        self.ready = 0
+        self.rows = 0
+        self.memory = memory
+
+    def joined(self, later: "Bin") -> "Bin":
+        """This and a later bin as one."""
+        both = Bin(max(self.memory, later.memory))
+        both.steps = self.steps + later.steps
+        both.waited = self.waited + later.waited
+        both.trained = self.trained + later.trained
+        both.ready = self.ready + later.ready
+        both.rows = self.rows + later.rows
+        return both
+
+
+@final
+class History:
+    """The whole run in at most 256 bins of equal time. Not thread-safe.
+
+    Attributes:
+        seconds: Time of a bin, which doubles when the run needs more of them.
+        bins: Bins in order of time, without gaps.
+    """
+
+    def __init__(self, seconds: float = _BIN_SECONDS):
+        self.seconds = seconds
+        self.bins: list[Bin] = []
+
+    def at(self, seconds: float) -> Bin:
+        """The bin of a time since the start of the run."""
+        index = int(seconds / self.seconds)
+        while index >= _BINS:
+            self._halve()
+            index = int(seconds / self.seconds)
+        while len(self.bins) <= index:
+            self.bins.append(Bin(resident_bytes()))
+        return self.bins[max(0, index)]
+
+    def copy(self) -> "History":
+        """A copy, which later events don't change."""
+        same = History(self.seconds)
+        same.bins = [copy(span) for span in self.bins]
+        return same
+
+    def _halve(self) -> None:
+        self.seconds *= 2
+        firsts = self.bins[::2]
+        seconds = self.bins[1::2]
+        if len(seconds) < len(firsts):
+            seconds.append(Bin())
+        self.bins = [
+            first.joined(second)
+            for first, second in zip(firsts, seconds, strict=True)
+        ]
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the kernel has no /proc."""
+    with suppress(OSError):
+        pages = Path("/proc/self/statm").read_text("ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 class Timeline(NamedTuple):
     """The last events of a run, the oldest first.
 
     Attributes:
-        kept: Bars, each with its lane: "thread 0", "process 1", or "training", the thread that takes batches.
+        kept: Values of bars, each with its lane: "thread 0", "process 1", or "training", the thread that takes batches.
         ready: Time of each batch handed out, in seconds, and number of batches that were ready then.
         forgotten: Number of earlier bars that were dropped.
         until: Seconds since the run started.
+        history: The whole run.
+        slowest: Pieces of the whole run that took longest, the slowest first.
     """
 
-    kept: tuple[tuple[str, Bar], ...]
+    kept: tuple[tuple[str, tuple[float, float, str, int, int]], ...]
     ready: tuple[tuple[float, int], ...]
     forgotten: int
     until: float
+    history: History
+    slowest: tuple[Piece, ...]
 
     def bars(self) -> dict[str, list[Bar]]:
         """Bars by lane, in order of time; training comes first, then the workers."""
@@ -50,7 +162,7 @@ class Timeline(NamedTuple):
         ):
             bars.setdefault(name, [])
         for lane, bar in self.kept:
-            bars[lane].append(bar)
+            bars[lane].append(Bar._make(bar))
         return {name: sorted(lane) for name, lane in bars.items()}
 
 
@@ -73,9 +185,16 @@ class Recorder:
         # by thread identifier or negative process id
         self._lanes: dict[int, str] = {}
         self._left: float | None = None  # when the consumer got its last batch
+        self._history = History()
+        # a heap, the fastest of them first
+        self._slowest = [Piece(0.0, 0, 0, 0, 0)] * _SLOWEST
 
-    def piece(self, timing: Timing, ended: float, step: int) -> None:
-        """A piece was read, whose first row is of `step`."""
+    def piece(self, timing: Timing, ended: float, piece: Piece) -> None:
+        """A piece was read."""
+        step = piece.step
+        self._history.at(ended - self._began).rows += timing.rows
+        if piece.seconds > self._slowest[0].seconds:
+            heappushpop(self._slowest, piece)
         # A piece may have been queued in a worker process, so it began later than the call.
         lane = self._lane(timing.worker)
         began = (timing.began or ended - timing.seconds) - self._began
@@ -108,17 +227,29 @@ class Recorder:
             )
         self._count += 1
         self._bars.append(("training", (began, waited, "waiting", step, 0)))
+        now = self._history.at(began + waited)
+        now.steps += 1
+        now.waited += waited
+        now.ready += ready
+        if self._left is not None:
+            now.trained += began - self._left
         self._left = began + waited
         self._ready.append((self._left, ready))
 
     def timeline(self) -> Timeline:
         """Timeline of the recorded events."""
-        kept = tuple((lane, Bar._make(bar)) for lane, bar in self._bars)
+        kept = tuple(self._bars)
         return Timeline(
             kept,
             tuple(self._ready),
             self._count - len(kept),
             perf_counter() - self._began,
+            self._history.copy(),
+            tuple(
+                sorted(
+                    (piece for piece in self._slowest if piece.steps), reverse=True
+                )
+            ),
         )
 
     def _lane(self, worker: int) -> str:

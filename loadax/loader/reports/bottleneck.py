@@ -1,9 +1,10 @@
 """Report: whether the loader is the bottleneck, in a sentence, from measured statistics."""
 
 import math
+import os
 import sys
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from jax.sharding import Mesh
 
@@ -11,6 +12,9 @@ from loadax.core.formatting import count_text, percent_text, short_name, size_te
 from loadax.loader.batch_spec import BatchSpec
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.reader import Reader
+
+if TYPE_CHECKING:
+    from loadax.loader.reports.run_record import Snapshot
 
 # share of the time that training may wait before the loader counts as a bottleneck
 _NOTHING = 0.02
@@ -92,6 +96,7 @@ class Report:
         stats: Measurements.
         look: Where to see more, appended by `str()`.
         hosts: Which host waits longest for data, if that was asked for; also appended.
+        snapshot: Events of the run for `save`; None if the report was not made by an iterator.
     """
 
     verdict: str
@@ -103,6 +108,40 @@ class Report:
     stats: Stats
     look: str | None = None
     hosts: str | None = None
+    snapshot: "Snapshot | None" = field(default=None, compare=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves the run as a page or as data.
+
+        The page is one file that needs no network: the sentence of the report, waits, throughput, ready batches and
+        memory over the whole run, a timeline of all threads and workers that zooms, and the slowest reads with their
+        rows and files. `loadax report run.json` makes the page of saved data, and one page of several hosts.
+
+        Args:
+            path: Name of a local `.html` or `.json` file.
+
+        Raises:
+            ArgumentError: If the name has another suffix, the file can't be written, or the report was not made by an
+                iterator.
+            UnsupportedError: If vl-convert-python is not installed, which a page needs.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader
+            >>> batches = iter(Dataloader(np.arange(64), batch_size=8))
+            >>> for batch in batches:
+            ...     pass
+            >>> batches.report().save("run.html")
+        """
+        from loadax.loader.reports.saving import save_report
+
+        save_report(self, path)
+
+    def _repr_html_(self) -> str | None:
+        """The page in a notebook; None where vl-convert-python is not installed: the sentence alone."""
+        from loadax.loader.reports.saving import framed_report
+
+        return framed_report(self)
 
     def __str__(self) -> str:
         masked = (

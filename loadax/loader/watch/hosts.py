@@ -47,6 +47,7 @@ from loadax.loader.watch.status import (
     SILENT,
     HostStatus,
     Neighbours,
+    host_statuses,
     silent_text,
     slowest_text,
 )
@@ -193,13 +194,14 @@ class RunHosts:
             self._end_if_due()
         return self._delay
 
-    def slowest(self) -> str:
-        """A clause about the host that waits longest for data."""
+    def slowest(self) -> tuple[str, dict[int, HostStatus]]:
+        """A clause about the host that waits longest for data, and the latest status of each process."""
         try:
             self._publish_status(False)
-            return slowest_text(self._keys.list("status"))
+            statuses = host_statuses(self._keys.list("status"))
         except CoordinatorError as error:
-            return f"the other hosts can't be reached: {error}"
+            return f"the other hosts can't be reached: {error}", {}
+        return slowest_text(statuses), statuses
 
     def _exchange(self, step: int, closing: bool, resumed: float) -> None:
         self._send()

@@ -29,20 +29,28 @@ class HostStatus(NamedTuple):
     closed: bool
 
 
-def slowest_text(told: Mapping[str, str]) -> str:
+def host_statuses(told: Mapping[str, str]) -> dict[int, HostStatus]:
+    """Latest status of each process.
+
+    Args:
+        told: The statuses as JSON, by key.
+    """
+    return {
+        int(key.partition("/")[0]): HostStatus(*json.loads(text))
+        for key, text in told.items()
+    }
+
+
+def slowest_text(hosts: Mapping[int, HostStatus]) -> str:
     """A clause about the host that waits longest for data.
 
     Args:
-        told: Latest status of each process, as JSON, by its key.
+        hosts: Latest status of each process.
     """
-    hosts = {
-        key.partition("/")[0]: HostStatus(*json.loads(text))
-        for key, text in told.items()
-    }
     if len(hosts) < 2:
         return "no other host has told of its run yet"
     *others, (process, slowest) = sorted(
-        hosts.items(), key=lambda host: (host[1].waited, -int(host[0]))
+        hosts.items(), key=lambda host: (host[1].waited, -host[0])
     )
     late = max(status.step for status in hosts.values()) - slowest.step
     return (

@@ -286,10 +286,10 @@ def test_news_reach_the_other_hosts_once(caplog: pytest.LogCaptureFixture) -> No
 
 def test_the_host_that_waits_longest_is_named() -> None:
     run = Run([RECORD] * 3)
-    assert run.hosts[2].slowest() == "no other host has told of its run yet"
+    assert run.hosts[2].slowest()[0] == "no other host has told of its run yet"
     run.waited, run.steps = [0.1, 6.0, 1.0], [20, 10, 20]
     run.check()
-    assert run.hosts[2].slowest() == (
+    assert run.hosts[2].slowest()[0] == (
         "of 3 hosts, process 1 waits longest: 40% of the time, the others at most 10%; it is at step 10, 10 steps "
         "behind the first"
     )
@@ -311,7 +311,7 @@ def test_without_a_coordinator_the_run_goes_on_and_names_it(
             assert 0 < run.hosts[1].check(closing=False, resumed=0.0) < float("inf"), "it may come back"
             Run.now += 2.0
         run.hosts[1].wait()
-        assert run.hosts[1].slowest() == "the other hosts can't be reached: UNAVAILABLE: gone"
+        assert run.hosts[1].slowest() == ("the other hosts can't be reached: UNAVAILABLE: gone", {})
         (message,) = caplog.messages
         assert message.startswith(
             "process 1 is at step 10: process 0, which runs the coordinator, has been silent for 20 s: killed, stopped,"
