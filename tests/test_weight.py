@@ -100,9 +100,9 @@ WEIGHTS = {
     "read arrays": Weight(_ARRAYS + _READ, 38, 43_000),
     "read tokens": Weight(_TOKENS + _READ, 50, 52_000),
     "read parquet": Weight(_PARQUET + _READ, 66, 69_000, ("pyarrow", "pandas")),
-    "arrays": Weight(_ARRAYS + _TRAIN, 96, 93_000),
-    "processes": Weight(_ARRAYS + _IN_PROCESSES, 121, 109_000),
-    "tokens": Weight(_TOKENS + _TRAIN, 109, 102_000),
+    "arrays": Weight(_ARRAYS + _TRAIN, 96, 94_000),
+    "processes": Weight(_ARRAYS + _IN_PROCESSES, 121, 110_500),
+    "tokens": Weight(_TOKENS + _TRAIN, 109, 103_500),
     "parquet": Weight(_PARQUET + _TRAIN, 124, 118_000, ("pyarrow", "pandas")),
 }
 

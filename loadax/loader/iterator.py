@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from loadax.loader.inspection.trace import Trace
     from loadax.loader.metrics.timeline import Piece
     from loadax.loader.reports.bottleneck import Report
-    from loadax.loader.watch.status import HostStatus
 
 # last steps of a phase, the same on all hosts, during which the next one is read ahead
 _EARLY = 64
@@ -577,19 +576,15 @@ class DataIterator:
             bool(options.keep_on_device),
         )
         told = report(self.stats(), info)
-        statuses: dict[int, HostStatus] = {}
+        waits: list[list[float]] = []
         if flag("hosts", hosts):
             others = self._stretch.guard.hosts
             if others is None:
                 text = "this run has one host"
             else:
-                text, statuses = others.slowest()
+                text, waits = others.slowest()
             told = replace(told, hosts=text)
         timeline = self._stretch.monitor.timeline()
-        waits = [
-            [process, status.step, status.waited]
-            for process, status in sorted(statuses.items())
-        ]
         slowest = [
             slow_piece(piece, self._origin(piece)) for piece in timeline.slowest
         ]

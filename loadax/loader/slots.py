@@ -13,15 +13,7 @@ the value that the user passes, or at the one place where the slot is filled.
 """
 
 from collections.abc import Callable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    runtime_checkable,
-)
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from loadax.dataset import Dataset
 from loadax.errors import HostError
@@ -34,9 +26,6 @@ from loadax.plan.steps import Steps
 from loadax.protocols import Array, ArraySpec, Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.work.capacity import Capacity
-
-if TYPE_CHECKING:
-    from loadax.loader.watch.status import HostStatus
 
 # Builds a batch from its placed leaves, without waiting for them.
 Finish: TypeAlias = Callable[[list[Any]], Tree]
@@ -302,8 +291,8 @@ class OtherHosts(Protocol):
     def ended(self, step: int, error: BaseException) -> None:
         """Tells all other hosts that this one can't go on."""
 
-    def slowest(self) -> "tuple[str, dict[int, HostStatus]]":
-        """A clause about the host that waits longest for data, and the latest status of each process."""
+    def slowest(self) -> tuple[str, list[list[float]]]:
+        """A clause about the host that waits longest for data; each process, its next step, and the share it waits."""
 
 
 class Agreement(Protocol):

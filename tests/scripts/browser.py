@@ -82,6 +82,11 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
 
+    def prefer(self, scheme: str) -> None:
+        """Sets the preferred colour scheme, "light" or "dark"."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+
     def open(self, url: str) -> None:
         """Opens a page and waits until it is loaded."""
         self._request("POST", "/url", {"url": url})

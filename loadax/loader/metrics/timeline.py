@@ -73,6 +73,13 @@ class Bin:
         self.rows = 0
         self.memory = memory
 
+    def count(self, waited: float, trained: float, ready: int) -> None:
+        """A batch was handed out."""
+        self.steps += 1
+        self.waited += waited
+        self.trained += trained
+        self.ready += ready
+
     def joined(self, later: "Bin") -> "Bin":
         """This and a later bin as one."""
         both = Bin(max(self.memory, later.memory))
@@ -100,12 +107,18 @@ class History:
     def at(self, seconds: float) -> Bin:
         """The bin of a time since the start of the run."""
         index = int(seconds / self.seconds)
-        while index >= _BINS:
+        if not 0 <= index < len(self.bins):
+            # what began before a warm-up ended counts from then on
+            index = self._extend(max(0.0, seconds))
+        return self.bins[index]
+
+    def _extend(self, seconds: float) -> int:
+        while seconds >= _BINS * self.seconds:
             self._halve()
-            index = int(seconds / self.seconds)
+        index = int(seconds / self.seconds)
         while len(self.bins) <= index:
             self.bins.append(Bin(resident_bytes()))
-        return self.bins[max(0, index)]
+        return index
 
     def copy(self) -> "History":
         """A copy, which later events don't change."""
@@ -217,23 +230,20 @@ class Recorder:
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
         began -= self._began
+        trained = 0.0
         if self._left is not None:
+            trained = began - self._left
             self._count += 1
             self._bars.append(
                 (
                     "training",
-                    (self._left, began - self._left, "training", step - 1, 0),
+                    (self._left, trained, "training", step - 1, 0),
                 )
             )
         self._count += 1
         self._bars.append(("training", (began, waited, "waiting", step, 0)))
-        now = self._history.at(began + waited)
-        now.steps += 1
-        now.waited += waited
-        now.ready += ready
-        if self._left is not None:
-            now.trained += began - self._left
         self._left = began + waited
+        self._history.at(self._left).count(waited, trained, ready)
         self._ready.append((self._left, ready))
 
     def timeline(self) -> Timeline:

@@ -80,7 +80,7 @@ def _over_time(
     several: bool,
     axis: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    y = {
+    y: dict[str, Any] = {
         "field": field,
         "type": "quantitative",
         "title": title,
@@ -164,7 +164,7 @@ def _timeline(records: Sequence[RunRecord]) -> tuple[str, str, dict[str, Any]]:
                 "type": "nominal",
                 "title": None,
                 "scale": stages,
-                "legend": {"orient": "top"},
+                "legend": {"orient": "top", "columns": 3},
             },
             "tooltip": [{"field": name} for name in texts],
         },

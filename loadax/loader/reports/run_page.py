@@ -9,6 +9,7 @@ import gzip
 import html
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from loadax.core.formatting import percent_text
@@ -85,10 +86,7 @@ def run_page(records: Sequence[RunRecord]) -> str:
     Raises:
         UnsupportedError: If vl-convert-python is not installed.
     """
-    require("the page of a run", {"vl-convert-python": "vl_convert"}, extra="report")
-    import vl_convert
-
-    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
+    library = _library()
     several = len(records) > 1
     drawn = charts(records)
     title = f"Run of {records[0].numbers[0][1]} steps"
@@ -115,10 +113,19 @@ def run_page(records: Sequence[RunRecord]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{_text(title)}</title><link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head><body><main>{''.join(body)}</main>"
-        f'<script type="text/plain" id="library">{_packed(library)}</script>'
+        f'<script type="text/plain" id="library">{library}</script>'
         f'<script type="text/plain" id="charts">{_packed(specs)}</script>'
         f"<script>{_SCRIPT}</script></body></html>\n"
     )
+
+
+@cache
+def _library() -> str:
+    """The packed library. Cached, since bundling takes a second."""
+    require("the page of a run", {"vl-convert-python": "vl_convert"}, extra="report")
+    import vl_convert
+
+    return _packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed"))
 
 
 def framed(page: str, height: int = 900) -> str:

@@ -194,14 +194,18 @@ class RunHosts:
             self._end_if_due()
         return self._delay
 
-    def slowest(self) -> tuple[str, dict[int, HostStatus]]:
-        """A clause about the host that waits longest for data, and the latest status of each process."""
+    def slowest(self) -> tuple[str, list[list[float]]]:
+        """A clause about the host that waits longest for data; each process, its next step, and the share it waits."""
         try:
             self._publish_status(False)
             statuses = host_statuses(self._keys.list("status"))
         except CoordinatorError as error:
-            return f"the other hosts can't be reached: {error}", {}
-        return slowest_text(statuses), statuses
+            return f"the other hosts can't be reached: {error}", []
+        waits = [
+            [process, status.step, status.waited]
+            for process, status in sorted(statuses.items())
+        ]
+        return slowest_text(statuses), waits
 
     def _exchange(self, step: int, closing: bool, resumed: float) -> None:
         self._send()

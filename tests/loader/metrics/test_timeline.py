@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from loadax import Dataloader, from_arrays
 from loadax.errors import ArgumentError
 from loadax.loader.metrics.stats import Stats, Timing
-from loadax.loader.metrics.timeline import Bar, Recorder, Timeline
+from loadax.loader.metrics.timeline import Bar, History, Piece, Recorder, Timeline
 from loadax.loader.reports.bottleneck import report
 from loadax.loader.reports.chrome_trace import write_chrome_trace
 from tests.clocks import Machine
@@ -23,7 +24,7 @@ def test_only_the_last_events_are_kept() -> None:
     for step in range(10):
         recorder.taken(1.0 + step, 0.5, step, step % 3)
     timeline = recorder.timeline()
-    assert [(bar.stage, bar.step) for _, bar in timeline.kept] == [
+    assert [bar[2:4] for _, bar in timeline.kept] == [
         *(("training", 7), ("waiting", 8)),
         *(("training", 8), ("waiting", 9)),
     ]
@@ -34,14 +35,16 @@ def test_only_the_last_events_are_kept() -> None:
 def test_recorded_events() -> None:
     recorder = Recorder()
     zero = recorder._began
-    recorder.piece(Timing(read=0.25, transform=0.5, assemble=0.125, rows=7, began=zero + 1), zero + 9, 3)
-    recorder.piece(Timing(read=0.25, rows=8, worker=111, began=zero + 2), zero + 9, 4)
-    recorder.piece(Timing(read=0.25, rows=9, worker=222), zero + 9, 5)
+    recorder.piece(
+        Timing(read=0.25, transform=0.5, assemble=0.125, rows=7, began=zero + 1), zero + 9, Piece(0.875, 3, 1, 0, 7)
+    )
+    recorder.piece(Timing(read=0.25, rows=8, worker=111, began=zero + 2), zero + 9, Piece(0.25, 4, 1, 0, 8))
+    recorder.piece(Timing(read=0.25, rows=9, worker=222), zero + 9, Piece(0.25, 5, 2, 0, 5))
     recorder.placed(Timing(place=0.0625, began=zero + 3), 3)
     recorder.taken(zero + 4, 0.5, 3, 2)
     recorder.taken(zero + 5, 0.25, 4, 1)
-    kept, ready, forgotten, until = recorder.timeline()
-    assert [(lane, bar._replace(began=round(bar.began, 6), seconds=round(bar.seconds, 6))) for lane, bar in kept] == [
+    kept, ready, forgotten, until, history, slowest = recorder.timeline()
+    assert [(lane, (round(bar[0], 6), round(bar[1], 6), *bar[2:])) for lane, bar in kept] == [
         ("training", (1.0, 0.25, "read", 3, 7)),  # this thread is not the loader's
         ("training", (1.25, 0.5, "transform", 3, 7)),
         ("training", (1.75, 0.125, "assemble", 3, 7)),
@@ -55,6 +58,11 @@ def test_recorded_events() -> None:
     assert [(round(at, 6), count) for at, count in ready] == [(4.5, 2), (5.25, 1)]
     assert forgotten == 0
     assert until >= 0
+    assert [piece.step for piece in slowest] == [3, 5, 4]
+    assert sum(span.rows for span in history.bins) == 24
+    assert sum(span.steps for span in history.bins) == 2
+    assert sum(span.waited for span in history.bins) == pytest.approx(0.75)
+    assert sum(span.trained for span in history.bins) == pytest.approx(0.5)
 
 
 SHORT = Timeline(
@@ -71,6 +79,8 @@ SHORT = Timeline(
     ready=((1.5, 1), (2.25, 0)),
     forgotten=7,
     until=3.0,
+    history=History(),
+    slowest=(),
 )
 
 
@@ -86,7 +96,7 @@ def test_bars_of_events() -> None:
 def test_lanes_are_sorted_by_number() -> None:
     names = (*(f"process {number}" for number in range(11)), "thread 1", "thread 0", "training")
     kept = tuple((name, Bar(0.0, 1.0, "read", 0, 1)) for name in names)
-    assert list(Timeline(kept, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
+    assert list(Timeline(kept, (), 0, 0.0, History(), ()).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
 
 
 def counters(path: Path) -> list[dict[str, Any]]:
@@ -105,9 +115,34 @@ def test_timeline_continues_over_batch_sizes(tmp_path: Path) -> None:
 
 
 def test_title_counts_dropped_events(tmp_path: Path) -> None:
-    timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0)
+    timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0, History(), ())
     write_chrome_trace(timeline, report(Stats()), tmp_path / "run.json")
     assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.json").read_text()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 5)), min_size=1, max_size=600), st.sampled_from([0.25, 1e-3]))
+def test_history_keeps_every_event_in_at_most_256_bins(events: list[tuple[float, int]], width: float) -> None:
+    history, now, oracle = History(width), 0.0, []
+    for seconds, rows in events:
+        now += seconds
+        history.at(now).rows += rows
+        oracle.append((now, rows))
+    assert len(history.bins) <= 256
+    assert history.seconds in {width * 2**power for power in range(20)}
+    rows = [0] * len(history.bins)
+    for at, count in oracle:
+        rows[int(at / history.seconds)] += count
+    assert [span.rows for span in history.bins] == rows
+
+
+def test_history_copy_does_not_change() -> None:
+    history = History()
+    history.at(0.1).rows = 3
+    same = history.copy()
+    history.at(0.1).rows = 4
+    history.at(1000.0).steps = 1
+    assert [span.rows for span in same.bins] == [3]
+    assert same.bins[0].memory > 0
 
 
 # As a Chrome trace
@@ -226,14 +261,14 @@ def test_recording_costs_a_constant() -> None:
 
     def count(steps: int) -> None:
         for step in range(steps):
-            recorder.piece(timing, 2.0, step)
+            recorder.piece(timing, 2.0, Piece(0.1, step, 1, 0, 8))
             recorder.placed(timing, step)
             recorder.taken(1.0, 0.1, step, 2)
             stats.took(step, 0.1, 0.2)
 
     count(10)
     first = lines_of(lambda: count(100))
-    assert first < 100 * 60
+    assert first < 100 * 80
     tracemalloc.start()
     try:
         count(1000)

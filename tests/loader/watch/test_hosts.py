@@ -311,7 +311,7 @@ def test_without_a_coordinator_the_run_goes_on_and_names_it(
             assert 0 < run.hosts[1].check(closing=False, resumed=0.0) < float("inf"), "it may come back"
             Run.now += 2.0
         run.hosts[1].wait()
-        assert run.hosts[1].slowest() == ("the other hosts can't be reached: UNAVAILABLE: gone", {})
+        assert run.hosts[1].slowest() == ("the other hosts can't be reached: UNAVAILABLE: gone", [])
         (message,) = caplog.messages
         assert message.startswith(
             "process 1 is at step 10: process 0, which runs the coordinator, has been silent for 20 s: killed, stopped,"
