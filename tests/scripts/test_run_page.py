@@ -2,6 +2,7 @@
 
 import importlib.util
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,11 @@ def a_record(folder: Path) -> RunRecord:
     return read_record(folder / "run.json")
 
 
+def changed(chromium: browser.Browser, before: str) -> bool:
+    now: str = chromium.run(PIXELS)
+    return now != before
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_page_draws_zooms_and_has_no_barriers(tmp_path: Path, hosts: int) -> None:
@@ -62,7 +68,7 @@ def test_page_draws_zooms_and_has_no_barriers(tmp_path: Path, hosts: int) -> Non
                 assert chromium.run(FETCHED) == []
                 before = chromium.run(PIXELS)
                 chromium.run(ZOOM)
-                until(lambda before=before: chromium.run(PIXELS) != before)
+                until(partial(changed, chromium, before))
                 chromium.run(axe)
                 assert chromium.run(AUDIT) == []
                 assert chromium.messages() == []

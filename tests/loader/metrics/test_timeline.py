@@ -129,10 +129,10 @@ def test_history_keeps_every_event_in_at_most_256_bins(events: list[tuple[float,
         oracle.append((now, rows))
     assert len(history.bins) <= 256
     assert history.seconds in {width * 2**power for power in range(20)}
-    rows = [0] * len(history.bins)
+    expected = [0] * len(history.bins)
     for at, count in oracle:
-        rows[int(at / history.seconds)] += count
-    assert [span.rows for span in history.bins] == rows
+        expected[int(at / history.seconds)] += count
+    assert [span.rows for span in history.bins] == expected
 
 
 def test_history_copy_does_not_change() -> None:
