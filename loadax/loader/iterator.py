@@ -584,11 +584,11 @@ class DataIterator:
             else:
                 text, waits = others.slowest()
             told = replace(told, hosts=text)
-        timeline = self._stretch.monitor.timeline()
+        recording = self._stretch.monitor.recording()
         slowest = [
-            slow_piece(piece, self._origin(piece)) for piece in timeline.slowest
+            slow_piece(piece, self._origin(piece)) for piece in recording.slowest
         ]
-        snapshot = Snapshot(timeline, this_process().index, slowest, waits)
+        snapshot = Snapshot(recording, this_process().index, slowest, waits)
         return replace(told, snapshot=snapshot)
 
     def _origin(self, piece: "Piece") -> "Trace | None":

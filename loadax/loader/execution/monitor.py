@@ -13,7 +13,7 @@ from loadax.loader.execution.pacing import ConsumerPace
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.execution.producer import StepProducer
 from loadax.loader.metrics.stats import UNMEASURED, Stats, Timing
-from loadax.loader.metrics.timeline import Piece, Recorder, Timeline
+from loadax.loader.metrics.timeline import Piece, Recorder, Recording, Timeline
 from loadax.loader.options import LoaderOptions
 
 
@@ -148,10 +148,14 @@ class RunMonitor:
         with self.lock:
             return self._first + self._stats.steps
 
+    def recording(self) -> Recording:
+        """Latest events, and the whole run in bins."""
+        with self.lock:
+            return self._recorder.recording()
+
     def timeline(self) -> Timeline:
         """Latest events."""
-        with self.lock:
-            return self._recorder.timeline()
+        return self.recording().timeline()
 
     def close(self) -> None:
         """Stops counting. Idempotent."""

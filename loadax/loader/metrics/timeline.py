@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from heapq import heappushpop
 from pathlib import Path
+from struct import Struct
 from time import perf_counter
 from typing import NamedTuple, final
 
@@ -14,7 +15,16 @@ from loadax.loader.metrics.stats import Timing
 
 # bars of about 20,000 events: minutes of most runs, and few enough for a browser
 _KEPT = 40_000
-_STAGES = ("read", "transform", "assemble")  # of a piece
+_STAGES = ("read", "transform", "assemble", "place", "waiting", "training")
+# numbers of stages: the first three are of a piece, in this order
+_PIECE = range(3)
+_PLACE = 3
+_WAITING = 4
+_TRAINING = 5
+_TRAINING_LANE = 0
+# As bytes, which take a third of the memory of tuples: a recording that fills over an hour looks like a leak.
+# Seconds since the start, seconds, number of the stage, step, rows of a piece or batches left, number of the lane.
+_BAR = Struct("=ddBqqI")
 # Bins of a history; when a run needs more, two become one.
 _BINS = 256
 _BIN_SECONDS = 0.25
@@ -150,20 +160,16 @@ class Timeline(NamedTuple):
     """The last events of a run, the oldest first.
 
     Attributes:
-        kept: Values of bars, each with its lane: "thread 0", "process 1", or "training", the thread that takes batches.
+        kept: Bars, each with its lane: "thread 0", "process 1", or "training", the thread that takes batches.
         ready: Time of each batch handed out, in seconds, and number of batches that were ready then.
         forgotten: Number of earlier bars that were dropped.
         until: Seconds since the run started.
-        history: The whole run.
-        slowest: Pieces of the whole run that took longest, the slowest first.
     """
 
-    kept: tuple[tuple[str, tuple[float, float, str, int, int]], ...]
+    kept: tuple[tuple[str, Bar], ...]
     ready: tuple[tuple[float, int], ...]
     forgotten: int
     until: float
-    history: History
-    slowest: tuple[Piece, ...]
 
     def bars(self) -> dict[str, list[Bar]]:
         """Bars by lane, in order of time; training comes first, then the workers."""
@@ -175,8 +181,41 @@ class Timeline(NamedTuple):
         ):
             bars.setdefault(name, [])
         for lane, bar in self.kept:
-            bars[lane].append(Bar._make(bar))
+            bars[lane].append(bar)
         return {name: sorted(lane) for name, lane in bars.items()}
+
+
+class Recording(NamedTuple):
+    """What a recorder holds at one time; bars are read from their bytes only when they are asked for.
+
+    Attributes:
+        records: Bytes of the last bars, the oldest first.
+        lanes: Names of the lanes, by number.
+        forgotten: Number of earlier bars that were dropped.
+        until: Seconds since the run started.
+        history: The whole run.
+        slowest: Pieces of the whole run that took longest, the slowest first.
+    """
+
+    records: tuple[bytes, ...]
+    lanes: tuple[str, ...]
+    forgotten: int
+    until: float
+    history: History
+    slowest: tuple[Piece, ...]
+
+    def timeline(self) -> Timeline:
+        """Timeline of the bars."""
+        kept: list[tuple[str, Bar]] = []
+        ready: list[tuple[float, int]] = []
+        for record in self.records:
+            began, seconds, stage, step, count, lane = _BAR.unpack(record)
+            if stage == _WAITING:
+                ready.append((began + seconds, count))
+                count = 0
+            bar = Bar(began, seconds, _STAGES[stage], step, count)
+            kept.append((self.lanes[lane], bar))
+        return Timeline(tuple(kept), tuple(ready), self.forgotten, self.until)
 
 
 @final
@@ -189,14 +228,11 @@ class Recorder:
 
     def __init__(self, kept: int = _KEPT):
         self._began = perf_counter()
-        # Lanes and bars, as plain tuples: they are made at every step, and most are never looked at.
-        self._bars: deque[tuple[str, tuple[float, float, str, int, int]]] = deque(
-            maxlen=kept
-        )
-        self._ready: deque[tuple[float, int]] = deque(maxlen=kept)
+        self._bars: deque[bytes] = deque(maxlen=kept)
         self._count = 0
-        # by thread identifier or negative process id
-        self._lanes: dict[int, str] = {}
+        # names, and their numbers by thread identifier or negative process id
+        self._lanes = ["training"]
+        self._lane_numbers: dict[int, int] = {}
         self._left: float | None = None  # when the consumer got its last batch
         self._history = History()
         # a heap, the fastest of them first
@@ -204,76 +240,78 @@ class Recorder:
 
     def piece(self, timing: Timing, ended: float, piece: Piece) -> None:
         """A piece was read."""
-        step = piece.step
         self._history.at(ended - self._began).rows += timing.rows
         if piece.seconds > self._slowest[0].seconds:
             heappushpop(self._slowest, piece)
         # A piece may have been queued in a worker process, so it began later than the call.
         lane = self._lane(timing.worker)
         began = (timing.began or ended - timing.seconds) - self._began
-        for stage, seconds in zip(_STAGES, timing[:3], strict=True):
+        for stage, seconds in zip(_PIECE, timing[:3], strict=True):
             if seconds:
-                self._count += 1
-                self._bars.append((lane, (began, seconds, stage, step, timing.rows)))
+                self._record(began, seconds, stage, piece.step, timing.rows, lane)
             began += seconds
 
     def placed(self, timing: Timing, step: int) -> None:
         """A batch was placed."""
-        self._count += 1
-        self._bars.append(
-            (
-                self._lane(0),
-                (timing.began - self._began, timing.place, "place", step, 0),
-            )
-        )
+        lane = self._lane(0)
+        began = timing.began - self._began
+        self._record(began, timing.place, _PLACE, step, 0, lane)
 
     def taken(self, began: float, waited: float, step: int, ready: int) -> None:
         """A batch was handed out, and `ready` are left."""
         began -= self._began
         trained = 0.0
+        lane = _TRAINING_LANE
         if self._left is not None:
             trained = began - self._left
-            self._count += 1
-            self._bars.append(
-                (
-                    "training",
-                    (self._left, trained, "training", step - 1, 0),
-                )
-            )
-        self._count += 1
-        self._bars.append(("training", (began, waited, "waiting", step, 0)))
+            self._record(self._left, trained, _TRAINING, step - 1, 0, lane)
+        self._record(began, waited, _WAITING, step, ready, lane)
         self._left = began + waited
         self._history.at(self._left).count(waited, trained, ready)
-        self._ready.append((self._left, ready))
+
+    def recording(self) -> Recording:
+        """What is recorded now."""
+        slowest = [piece for piece in self._slowest if piece.steps]
+        return Recording(
+            tuple(self._bars),
+            tuple(self._lanes),
+            self._count - len(self._bars),
+            perf_counter() - self._began,
+            self._history.copy(),
+            tuple(sorted(slowest, reverse=True)),
+        )
 
     def timeline(self) -> Timeline:
         """Timeline of the recorded events."""
-        kept = tuple(self._bars)
-        return Timeline(
-            kept,
-            tuple(self._ready),
-            self._count - len(kept),
-            perf_counter() - self._began,
-            self._history.copy(),
-            tuple(
-                sorted(
-                    (piece for piece in self._slowest if piece.steps), reverse=True
-                )
-            ),
-        )
+        return self.recording().timeline()
 
-    def _lane(self, worker: int) -> str:
-        """The lane of a worker process, or of this thread for worker 0."""
+    def _record(
+        self,
+        began: float,
+        seconds: float,
+        stage: int,
+        step: int,
+        rows: int,
+        lane: int,
+    ) -> None:
+        self._count += 1
+        self._bars.append(_BAR.pack(began, seconds, stage, step, rows, lane))
+
+    def _lane(self, worker: int) -> int:
+        """Number of the lane of a worker process, or of this thread for worker 0."""
         who = -worker or threading.get_ident()
-        if who not in self._lanes:
-            if worker:
-                kind = "process"
-            else:
-                kind = "thread"
-            ours = worker or threading.current_thread().name.startswith("loadax")
-            number = sum(name.startswith(kind) for name in self._lanes.values())
-            if ours:
-                self._lanes[who] = f"{kind} {number}"
-            else:
-                self._lanes[who] = "training"
-        return self._lanes[who]
+        if who not in self._lane_numbers:
+            self._lane_numbers[who] = self._new_lane(worker)
+        return self._lane_numbers[who]
+
+    def _new_lane(self, worker: int) -> int:
+        if worker:
+            kind = "process"
+        else:
+            kind = "thread"
+        ours = worker or threading.current_thread().name.startswith("loadax")
+        if not ours:
+            return _TRAINING_LANE
+        number = sum(name.startswith(kind) for name in self._lanes)
+        self._lanes.append(f"{kind} {number}")
+        return len(self._lanes) - 1

@@ -11,7 +11,7 @@ from loadax.core.formatting import percent_text, size_text
 from loadax.errors import ArgumentError
 from loadax.loader.inspection.trace import Trace
 from loadax.loader.metrics.stats import Stats
-from loadax.loader.metrics.timeline import Bin, Piece, Timeline
+from loadax.loader.metrics.timeline import Bin, Piece, Recording
 
 _FORMAT = "loadax run 1"
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ class Snapshot(NamedTuple):
     """The events of a run when its report was made.
 
     Attributes:
-        timeline: Last events, and the whole run in bins.
+        recording: Last events, and the whole run in bins.
         process: Index of this process.
         slowest: Slowest pieces, as in a `RunRecord`.
         hosts: As in a `RunRecord`.
     """
 
-    timeline: Timeline
+    recording: Recording
     process: int
     slowest: list[dict[str, Any]]
     hosts: list[list[float]]
@@ -109,7 +109,8 @@ class Snapshot(NamedTuple):
 
 def run_record(report: "Report", snapshot: Snapshot) -> RunRecord:
     """The record of a run."""
-    timeline = snapshot.timeline
+    recording = snapshot.recording
+    timeline = recording.timeline()
     lanes = timeline.bars()
     numbered = [
         (bar.began, index, bar)
@@ -118,7 +119,7 @@ def run_record(report: "Report", snapshot: Snapshot) -> RunRecord:
     ]
     numbered.sort()
     latest = numbered[-_BARS:]
-    history = timeline.history
+    history = recording.history
     return RunRecord(
         str(report),
         report.advice,

@@ -18,7 +18,6 @@ from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError, PrefetchScheduler
 from loadax.loader.execution.thread_pool import ThreadPool
 from loadax.loader.metrics.stats import Timing, total
-from loadax.loader.metrics.timeline import Bar
 from loadax.loader.options import LoaderOptions
 from loadax.loader.slots import LoadedJob, PieceExecutor
 from loadax.reader import Reader
@@ -114,7 +113,7 @@ def test_any_executor_gives_the_batches_of_the_plan(make: type[PieceExecutor]) -
         stats = monitor.stats()
     assert (stats.steps, stats.rows, monitor.step) == (len(loader), 16 * len(loader), len(loader))
     assert (stats.workers, stats.at_work) == (executor.capacity.workers, executor.capacity.workers)
-    stages = [Bar._make(bar).stage for _, bar in monitor.timeline().kept]
+    stages = [bar.stage for _, bar in monitor.timeline().kept]
     assert stages.count("place") == stages.count("waiting") == len(loader)
 
 

@@ -24,11 +24,11 @@ def test_only_the_last_events_are_kept() -> None:
     for step in range(10):
         recorder.taken(1.0 + step, 0.5, step, step % 3)
     timeline = recorder.timeline()
-    assert [bar[2:4] for _, bar in timeline.kept] == [
+    assert [(bar.stage, bar.step) for _, bar in timeline.kept] == [
         *(("training", 7), ("waiting", 8)),
         *(("training", 8), ("waiting", 9)),
     ]
-    assert [count for _, count in timeline.ready] == [0, 1, 2, 0]
+    assert [count for _, count in timeline.ready] == [2, 0]
     assert timeline.forgotten == 15
 
 
@@ -43,8 +43,8 @@ def test_recorded_events() -> None:
     recorder.placed(Timing(place=0.0625, began=zero + 3), 3)
     recorder.taken(zero + 4, 0.5, 3, 2)
     recorder.taken(zero + 5, 0.25, 4, 1)
-    kept, ready, forgotten, until, history, slowest = recorder.timeline()
-    assert [(lane, (round(bar[0], 6), round(bar[1], 6), *bar[2:])) for lane, bar in kept] == [
+    kept, ready, forgotten, until = recorder.timeline()
+    assert [(lane, bar._replace(began=round(bar.began, 6), seconds=round(bar.seconds, 6))) for lane, bar in kept] == [
         ("training", (1.0, 0.25, "read", 3, 7)),  # this thread is not the loader's
         ("training", (1.25, 0.5, "transform", 3, 7)),
         ("training", (1.75, 0.125, "assemble", 3, 7)),
@@ -58,6 +58,7 @@ def test_recorded_events() -> None:
     assert [(round(at, 6), count) for at, count in ready] == [(4.5, 2), (5.25, 1)]
     assert forgotten == 0
     assert until >= 0
+    *_, history, slowest = recorder.recording()
     assert [piece.step for piece in slowest] == [3, 5, 4]
     assert sum(span.rows for span in history.bins) == 24
     assert sum(span.steps for span in history.bins) == 2
@@ -79,8 +80,6 @@ SHORT = Timeline(
     ready=((1.5, 1), (2.25, 0)),
     forgotten=7,
     until=3.0,
-    history=History(),
-    slowest=(),
 )
 
 
@@ -96,7 +95,7 @@ def test_bars_of_events() -> None:
 def test_lanes_are_sorted_by_number() -> None:
     names = (*(f"process {number}" for number in range(11)), "thread 1", "thread 0", "training")
     kept = tuple((name, Bar(0.0, 1.0, "read", 0, 1)) for name in names)
-    assert list(Timeline(kept, (), 0, 0.0, History(), ()).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
+    assert list(Timeline(kept, (), 0, 0.0).bars()) == ["training", "thread 0", "thread 1", *names[:11]]
 
 
 def counters(path: Path) -> list[dict[str, Any]]:
@@ -115,7 +114,7 @@ def test_timeline_continues_over_batch_sizes(tmp_path: Path) -> None:
 
 
 def test_title_counts_dropped_events(tmp_path: Path) -> None:
-    timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0, History(), ())
+    timeline = Timeline((("training", Bar(100.0, 1.5, "waiting", 9, 0)),), ((101.5, 1),), 12345, 102.0)
     write_chrome_trace(timeline, report(Stats()), tmp_path / "run.json")
     assert "(The last 1.5 s; 12,345 earlier events are not kept.)" in (tmp_path / "run.json").read_text()
 

@@ -76,7 +76,7 @@ def test_page_of_a_million_steps_is_below_a_megabyte() -> None:
         recorder.piece(timing._replace(began=at), at + 0.0137, Piece(0.011, step, 1, 0, 8))
         recorder.taken(at, 0.1 + step % 7 / 100, step, step % 3)
         stats.took(50 * step, 0.1, 0.2)
-    record = run_record(report(stats), Snapshot(recorder.timeline(), 0, [], []))
+    record = run_record(report(stats), Snapshot(recorder.recording(), 0, [], []))
     page = run_page([record])
     assert len(page.encode()) < 1_000_000
     assert len(record.bins) <= 256
