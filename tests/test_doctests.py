@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TRAINERS = {"kauldron", "levanter", "ray", "tunix"}  # not installed here; see tests/interop/trainers
+# not installed here; see tests/interop/trainers, and tests/interop/test_torch.py
+TRAINERS = {"kauldron", "levanter", "ray", "torch", "tunix"}
 MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "loadax").rglob("*.py") if path.stem not in TRAINERS)
 
 

@@ -121,6 +121,11 @@ TOPICS = {
             "loadax.interop.pathways.*",
         ),
     ),
+    "torch": Topic(
+        "PyTorch",
+        "The batches of a loader as tensors: see [The same batches in PyTorch](../../guides/torch.md).",
+        ("loadax.interop.torch.*",),
+    ),
     "seeds": Topic(
         "Seeds and orders", "Keyed permutations and key derivation, which every order is built on.", ("loadax.seeds.*",)
     ),

@@ -1,5 +1,6 @@
 """The law of ranks, without torch: all parts together are the batch that JAX places; indices are those of the plan."""
 
+import importlib
 import itertools
 import os
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax.errors import ArgumentError, StateError, StreamError
+from loadax.errors import ArgumentError, StateError, StreamError, UnsupportedError
 from loadax.interop.ranks import BatchSampler, on_rank, rank_of
 from loadax.sharding import data_parallel
 from tests.limits import HANG
@@ -159,7 +160,7 @@ def test_mesh_of_the_caller_has_no_effect() -> None:
         np.testing.assert_array_equal(next(part)["x"], X[4:8])
 
 
-def test_ranks_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_can_not_be() -> None:
     loader = RUNS["random map"]()
     with pytest.raises(ArgumentError, match=r"rank=4: .*3") as caught:
         BatchSampler(loader, 4, 4)
@@ -178,6 +179,13 @@ def test_ranks_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = loadax.Dataloader(rows(), 8, device_map=lambda row: row)
     with pytest.raises(ArgumentError, match="the loader has device_map=, which only JAX's devices apply; leave it out"):
         on_rank(mapped, 0, 1)
+
+
+def test_torch_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "loadax.interop.torch", raising=False)
+    with pytest.raises(UnsupportedError, match=r"loadax\.interop\.torch needs torch, .* pip install -e '\.\[torch\]'"):
+        importlib.import_module("loadax.interop.torch")
 
 
 def test_sampler_has_no_padding_and_no_streams() -> None:
