@@ -1,6 +1,8 @@
 """The same batches in PyTorch: bit by bit those of JAX, on real ranks; skipped where torch is not installed."""
 
+import doctest
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import loadax
 from loadax.errors import LeafTypeError
 from tests.interop import torch_ranks
 from tests.limits import HANG
+from tests.scripts.test_docs import ROOT, check_output, run
 
 torch = pytest.importorskip("torch")
 lt = pytest.importorskip("loadax.interop.torch")
@@ -228,3 +231,12 @@ def test_sampler_of_a_dataset_of_torch(workers: int) -> None:
     resumed = stateful.StatefulDataLoader(dataset, batch_sampler=lt.BatchSampler(loader, 1, 2), **options)
     resumed.load_state_dict(state)
     assert [batch.tolist() for batch in resumed] == expected[3:]
+
+
+def test_examples_of_the_module_and_the_page(tmp_path: Path) -> None:
+    assert doctest.testmod(lt, globs={}).failed == 0
+    page = (ROOT / "docs/guides/torch.md").read_text("utf-8")
+    page = re.sub(r"<!-- not run: .* -->\n", "", page)
+    result = run(page, tmp_path, "torch.md")
+    assert result.returncode == 0, result.stdout + result.stderr
+    check_output(page, result.stdout)
