@@ -18,7 +18,7 @@ from loadax.sources.library import require
 require("loadax.interop.torch", {"torch": "torch"}, extra="torch")
 import torch  # noqa: E402
 
-__all__ = ["BatchSampler", "Batches", "batches"]
+__all__ = ["BatchSampler", "RankBatches", "batches"]
 
 # Dtypes that NumPy has by ml_dtypes; torch takes their bits.
 _BY_BITS = {
@@ -39,7 +39,7 @@ def batches(
     start: Any = 0,
     device: Any = None,
     pin_memory: bool = False,
-) -> "Batches":
+) -> "RankBatches":
     """Iterates over one rank's part of every batch of a loader, as tensors.
 
     Rank r of n has the r-th of n contiguous parts of each batch: all ranks together have the batch that
@@ -69,11 +69,11 @@ def batches(
         ...     next(part)["x"].shape
         torch.Size([4])
     """
-    return Batches(loader, rank, world_size, start, device, pin_memory)
+    return RankBatches(loader, rank, world_size, start, device, pin_memory)
 
 
 @final
-class Batches(Iterator[Tree]):
+class RankBatches(Iterator[Tree]):
     """One rank's part of every batch, as tensors. Made by `batches`; a context manager, which ends reading ahead.
 
     The tree is the loader's. Tensors on the host share the memory that rows were read into; no other batch, and no
@@ -189,7 +189,7 @@ class Batches(Iterator[Tree]):
         """Ends reading ahead. Idempotent."""
         self.host_batches.close()
 
-    def __enter__(self) -> "Batches":
+    def __enter__(self) -> "RankBatches":
         return self
 
     def __exit__(self, *error: Any) -> None:  # noqa: PYI036 - as they came
@@ -197,7 +197,7 @@ class Batches(Iterator[Tree]):
 
     def __repr__(self) -> str:
         return (
-            f"Batches(rank={self.rank}, world_size={self.world_size}, "
+            f"RankBatches(rank={self.rank}, world_size={self.world_size}, "
             f"{self.host_batches!r})"
         )
 

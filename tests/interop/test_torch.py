@@ -201,7 +201,7 @@ def test_lanes_of_a_stream_resume() -> None:
 def test_length_text_and_end() -> None:
     with lt.batches(simple(), 1, 2) as batches:
         assert len(batches) == 4
-        assert repr(batches) == "Batches(rank=1, world_size=2, DataIterator(step=0, epoch=0, open))"
+        assert repr(batches) == "RankBatches(rank=1, world_size=2, DataIterator(step=0, epoch=0, open))"
         assert len(list(batches)) == 4
         assert batches.step == 4
     assert "closed" in repr(batches)
@@ -213,6 +213,7 @@ def test_length_text_and_end() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
 def test_sampler_of_a_dataset_of_torch(workers: int) -> None:
     """With torch's loader, and with that of torchdata, which saves the sampler's state."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
