@@ -193,6 +193,11 @@ class ConcatenatedSource(BaseSource):
             rows, np.float64, lambda part, inner: part.source.squared_lengths(inner)
         )
 
+    def tokens(self, rows: Integers) -> Integers | None:
+        return self._known(
+            rows, np.int64, lambda part, inner: part.source.tokens(inner)
+        )
+
     def lengths(self, rows: Integers) -> Integers | None:
         return self._known(rows, np.int64, Reader.lengths)
 

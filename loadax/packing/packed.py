@@ -151,6 +151,14 @@ class PackedSource(BaseSource):
         segments = self._plan.segments(check_rows(rows, len(self)))
         return np.bincount(segments.rows, segments.lengths**2.0, len(rows))
 
+    def tokens(self, rows: Integers) -> Integers:
+        total = np.zeros(len(rows), np.int64)
+        for group, segments in zip(self._groups, self._segments(rows), strict=True):
+            if group.name != DOCUMENTS:
+                entries = np.bincount(segments.rows, segments.lengths, len(rows))
+                total += entries.astype(np.int64)
+        return total
+
     def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
         segments = self._segments(np.array([row]))
         rows = self._documents.row_of(segments[0].documents).tolist()

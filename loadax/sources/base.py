@@ -111,6 +111,7 @@ class Traits(NamedTuple):
         shared_by: The verb that may make several rows of one row below, as text, such as windows that overlap; "": no
             two rows have a row below in common. A split of such rows must check them.
         row_step: Distance between rows that can be read to infer a spec: the number of lanes of a stream.
+        row_tokens: Number of tokens that every row has, as windows of a stream of tokens do; 0: see `BaseSource.tokens`.
     """
 
     reads_examples: bool = False
@@ -126,6 +127,7 @@ class Traits(NamedTuple):
     attributes: Attributes = {}  # noqa: RUF012 - a read-only view of it can't be pickled
     shared_by: str = ""
     row_step: int = 1
+    row_tokens: int = 0
 
 
 def joint_traits(parts: Sequence[Traits]) -> Traits:
@@ -266,6 +268,10 @@ class BaseSource:
     def lengths(self, rows: Integers) -> Integers | None:  # noqa: ARG002
         """Lengths of the documents `rows` as int64[n], without reading any; None if unknown."""
         return None
+
+    def tokens(self, rows: Integers) -> Integers | None:
+        """Tokens of rows that are documents or packed, int64[n], without reading any; None for other rows."""
+        return self.lengths(rows)
 
     def squared_lengths(self, rows: Integers) -> Array | None:  # noqa: ARG002
         """Sums of the squared lengths of the segments of packed rows, float64[n]; None if rows are not packed."""
@@ -443,6 +449,9 @@ class WrapperSource(BaseSource, ABC):
 
     def lengths(self, rows: Integers) -> Integers | None:
         return self._source.lengths(rows)
+
+    def tokens(self, rows: Integers) -> Integers | None:
+        return self._source.tokens(rows)
 
     def squared_lengths(self, rows: Integers) -> Array | None:
         return self._source.squared_lengths(rows)

@@ -139,6 +139,7 @@ class TokenSource(BaseSource):
             owns_memory=True,
             reads_columns=True,
             concurrent_reads=4 if tokens.far else 1,
+            row_tokens=seq_len,
         )
         dtypes = {"segment_ids": np.dtype(np.int32)}
         kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
