@@ -6,6 +6,7 @@ repeats, slices and buckets. What it arrives at is an order whose rows can be co
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def _between(plan: Steps, begin: int, end: int) -> Iterator[Reads]:
     for segment in plan.segments:
         bounds.update((segment.epoch, segment.epoch + 1))
     middle = sorted(bound for bound in bounds if first < bound <= last)
-    for epoch, following in zip(middle, middle[1:], strict=False):
+    for epoch, following in pairwise(middle):
         positions = range(_end_of(plan, epoch))
         yield Reads(epoch, following - epoch, (positions,))
     yield Reads(last, 1, (range(stop),))
@@ -280,10 +281,11 @@ def _concatenated(
 def _mixed(
     order: Mixed, reads: list[Reads], first_row: int
 ) -> list[tuple[Order, int, int, list[Reads]]]:
-    drawn: list[tuple[Integers, Integers]] = []
-    for read in reads:
-        for each in _stretches(order, read):
-            drawn.append((order.counts(each.start), order.counts(each.stop)))
+    drawn: list[tuple[Integers, Integers]] = [
+        (order.counts(each.start), order.counts(each.stop))
+        for read in reads
+        for each in _stretches(order, read)
+    ]
     below: list[tuple[Order, int, int, list[Reads]]] = []
     for index, (part, rows) in enumerate(zip(order.parts, order.rows, strict=True)):
         inner: list[Reads] = []

@@ -111,7 +111,7 @@ class Traits(NamedTuple):
         shared_by: The verb that may make several rows of one row below, as text, such as windows that overlap; "": no
             two rows have a row below in common. A split of such rows must check them.
         row_step: Distance between rows that can be read to infer a spec: the number of lanes of a stream.
-        row_tokens: Number of tokens that every row has, as windows of a stream of tokens do; 0: see `BaseSource.tokens`.
+        row_tokens: Number of tokens of every row, of windows of a stream of tokens; 0: see `BaseSource.tokens`.
     """
 
     reads_examples: bool = False
