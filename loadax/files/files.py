@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
@@ -85,9 +86,14 @@ class Files:
         # subfolders of remote folders whose list is known, by the folder, without escapes
         self._subfolders: dict[str, set[str]] = {}
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
+        _readers.add(self)
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_metadata": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        _readers.add(self)
 
     @property
     def _remote(self) -> "RemoteFiles":
@@ -363,6 +369,24 @@ class Files:
             if info is not None
         )
         return {location: self._known.get(location) for location in locations}
+
+
+# all readers of this process
+_readers: WeakSet[Files] = WeakSet()
+
+
+def known_infos(locations: Sequence[str]) -> dict[str, FileInfo]:
+    """Sizes and generations of remote files, as far as readers of this process know them. Sends no request."""
+    found: dict[str, FileInfo] = {}
+    for reader in list(_readers):
+        known = reader._known  # noqa: SLF001 - of this file
+        if known:
+            found.update(
+                (location, known[location])
+                for location in locations
+                if location in known
+            )
+    return found
 
 
 def parent(location: str) -> str:

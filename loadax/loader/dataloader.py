@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from loadax.loader.inspection.trace import Trace
     from loadax.loader.lease import Lease
     from loadax.loader.mask_errors import MaskErrors
+    from loadax.loader.receipts.content_digests import ContentDigests
+    from loadax.loader.receipts.receipt import Receipt
     from loadax.plan.find import StepPosition
 
 
@@ -242,6 +244,7 @@ class Dataloader:
         quarantine: Any = None,
         stall_after: float | None = 60.0,
         abort_after: float | None = None,
+        contents: "str | ContentDigests | None" = "identity",
     ):
         arguments = LoaderArguments(
             data,
@@ -262,6 +265,7 @@ class Dataloader:
                 prefetch, prefetch_bytes, cache_bytes, stall_after, abort_after
             ),
             ErrorArguments(on_error, quarantine),
+            contents,
         )
         self._set((make_phase(arguments),))
 

@@ -2,10 +2,29 @@
 
 import hashlib
 import json
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Protocol, final
 
 from loadax.dataset import Dataset
 from loadax.protocols import Order
+
+
+class StateContents(Protocol):
+    """What states have of the contents of the data, beside the order."""
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of a state."""
+
+    def prepare(self) -> None:
+        """Reads what the fields need, before the first batch."""
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Compares the data with the fields of a state; warns, or raises `StateError`."""
+
+
+def _no_contents() -> None:
+    return None
 
 
 @final
@@ -19,15 +38,27 @@ class OrderHash:
     Args:
         dataset: The dataset.
         key_seed: Seed of the random keys of its batches, which states have beside the hash. None: there are none.
+        make_contents: Function that makes what states have of the contents; it may return None.
     """
 
-    def __init__(self, dataset: Dataset, key_seed: int | None = None):
+    def __init__(
+        self,
+        dataset: Dataset,
+        key_seed: int | None = None,
+        make_contents: Callable[[], StateContents | None] = _no_contents,
+    ):
         self.dataset = dataset
         self._order = dataset.order
         self._described = dataset.order_facts
         self.key_seed = key_seed
+        self._make_contents = make_contents
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
+
+    @cached_property
+    def contents(self) -> StateContents | None:
+        """What states have of the contents; made when a state is saved or restored. None: nothing."""
+        return self._make_contents()
 
     def __call__(self, epoch: int, position: int) -> str:
         """One hash of all of it, as 16 hexadecimal digits."""

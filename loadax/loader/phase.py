@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from jax.sharding import Mesh
@@ -11,10 +11,10 @@ from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import count_text
 from loadax.core.key_value import LoaderRuns
 from loadax.dataset import Dataset
-from loadax.loader.arguments import LoaderArguments
+from loadax.loader.arguments import LoaderArguments, check_contents
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.options import mesh_of
-from loadax.loader.order_hash import OrderHash
+from loadax.loader.order_hash import OrderHash, StateContents
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.slots import OtherHosts
 from loadax.loader.stretch import Target, join_hosts
@@ -22,6 +22,9 @@ from loadax.plan.skips import Skips
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
+
+if TYPE_CHECKING:
+    from loadax.loader.receipts.content_digests import ContentDigests
 
 
 @final
@@ -90,8 +93,17 @@ class Phase:
         assert isinstance(mesh, Mesh)
         return mesh
 
+    def _prepare_states(self) -> None:
+        """Reads what states need of the data, so that none waits for it."""
+        chosen = self.arguments.contents
+        if chosen is None or chosen == "identity":
+            return
+        if self.order.contents is not None:
+            self.order.contents.prepare()
+
     def target(self) -> Target:
         """The devices, as the target of its batches."""
+        self._prepare_states()
         mesh = self.placing_mesh()
         shard = partial(self.pipeline.shard, mesh)
         hosts = partial(join_hosts, self.runs, self.order)
@@ -99,6 +111,7 @@ class Phase:
 
     def host_target(self) -> Target:
         """The memory of this host, as the target of its batches."""
+        self._prepare_states()
         pipeline = self.pipeline.on_host()
         # Other threads, and later steps, have the rows of the mesh that is current now.
         if self.pipeline.options.shard is not None:
@@ -148,6 +161,14 @@ class Phase:
         return int(plan.order.size % plan.batch_size)
 
 
+def _contents_of(
+    dataset: Dataset, chosen: "str | ContentDigests | None"
+) -> StateContents | None:
+    from loadax.loader.receipts.contents import contents_of
+
+    return contents_of(dataset, chosen)
+
+
 def make_phase(arguments: LoaderArguments) -> Phase:
     """The phase of a loader's arguments.
 
@@ -155,7 +176,10 @@ def make_phase(arguments: LoaderArguments) -> Phase:
         ArgumentError, PartitionError, LeafTypeError: As of `Dataloader`.
     """
     pipeline = make_pipeline(arguments)
-    order = OrderHash(pipeline.whole.dataset, pipeline.options.key_seed)
+    check_contents(arguments.contents)
+    dataset = pipeline.whole.dataset
+    make_contents = partial(_contents_of, dataset, arguments.contents)
+    order = OrderHash(dataset, pipeline.options.key_seed, make_contents)
     mesh = arguments.place.mesh
     if mesh is None:
         # a NamedSharding includes its mesh

@@ -38,7 +38,11 @@ def make_state(plan: Steps, order: OrderHash, step: int) -> dict[str, Any]:
     }
     if order.key_seed is not None:
         state[_KEY_SEED] = order.key_seed
-    return state | ({"skipped": skipped} if skipped else {})
+    if skipped:
+        state["skipped"] = skipped
+    if order.contents is not None:
+        state |= order.contents.fields()
+    return state
 
 
 def _skipped(plan: Steps, whole_step: int) -> list[list[int]]:
@@ -179,6 +183,8 @@ def _restored(plan: Steps, order: OrderHash, state: dict[str, Any]) -> int:
             "same steps before the state as the saved run, and otherwise only later "
             "ones"
         )
+    if order.contents is not None:
+        order.contents.check(state)
     return plan.skips.left(whole_step)
 
 
