@@ -667,6 +667,49 @@ class Dataloader:
             steps,
         )
 
+    def receipt(self, step: Any) -> "Receipt":
+        """Accounts for all steps before a step: rows, tokens, epochs and distinct rows of each source, and its files.
+
+        For the checkpoint of that step. Computed from the order without reading data, in milliseconds for 10^9 rows.
+        Rows are looked up one by one (about 10^7 a second) where no arithmetic tells: where `shuffle` follows `concat`,
+        in the partial epoch of shuffled documents of different lengths, and for `sample` and lists with repeats. Rows
+        that `on_error` masks count, those in `quarantine` don't.
+
+        Args:
+            step: Step of the run, its end included, or a state of `get_state()`.
+
+        Raises:
+            StateError: If the run does not have the step, or as for `iterate`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, mix
+            >>> data = mix({"web": np.arange(100), "code": np.arange(20)}, weights=[3, 1])
+            >>> receipt = Dataloader(data, 8).receipt(9)
+            >>> receipt
+            9 steps, order 0123456789abcdef
+            source  rows  tokens  epochs  distinct  files
+            >>> receipt.saw("code", 4)
+            [2]
+        """
+        from loadax.loader.receipts.receipt import ReceiptPhase, receipt_of
+
+        self._refuse_stream("receipt()")
+        before = self._steps.start_of(step)
+        begun = self._steps.ranges(0, before)
+        phases = [
+            ReceiptPhase(
+                self.phases[number].plan,
+                self.phases[number].dataset,
+                self.phases[number].order,
+                self.phases[number].pipeline.options.quarantine,
+                self.first_steps[number],
+                len(local),
+            )
+            for number, local in begun or [(0, range(0))]
+        ]
+        return receipt_of(before, self._steps.epoch_of(before), phases)
+
     def skip(self, steps: Any) -> "Dataloader":
         """A loader of the same run without some steps: step t is the t-th of the remaining ones, which are unchanged.
 

@@ -188,9 +188,9 @@ class _Counting:
             source = self._sources[index - self._low]
             is_single = self._starts[index] <= part.first_row
             if is_single and not callable(source.tokens):
-                total[0, index - self._low] += part.order.size
+                total[0, index - self._low] += part.reads[0].positions
             else:
-                total += self._looked_at(0, whole, part)
+                total += self._looked_at(0, part.reads[0].intervals, part)
         return total
 
     def _looked_at(

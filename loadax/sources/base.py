@@ -111,7 +111,6 @@ class Traits(NamedTuple):
         shared_by: The verb that may make several rows of one row below, as text, such as windows that overlap; "": no
             two rows have a row below in common. A split of such rows must check them.
         row_step: Distance between rows that can be read to infer a spec: the number of lanes of a stream.
-        row_tokens: Number of tokens of every row, of windows of a stream of tokens; 0: see `BaseSource.tokens`.
     """
 
     reads_examples: bool = False
@@ -127,7 +126,6 @@ class Traits(NamedTuple):
     attributes: Attributes = {}  # noqa: RUF012 - a read-only view of it can't be pickled
     shared_by: str = ""
     row_step: int = 1
-    row_tokens: int = 0
 
 
 def joint_traits(parts: Sequence[Traits]) -> Traits:
@@ -162,6 +160,8 @@ class BaseSource:
     structure: Any = None
     # What `describe` tells of a source: how it makes its rows of others, or which leaves it has selected by itself.
     described: Sequence[Any] = ()
+    # Number of tokens of every row, if all have as many; 0: see `tokens`.
+    row_tokens = 0
 
     @property
     def spec(self) -> Tree | None:

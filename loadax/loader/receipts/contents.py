@@ -173,7 +173,7 @@ def _is_field(saved: Any) -> bool:
         return False
     if any(type(number) is not int for number in saved):
         return False
-    return 0 <= saved[1] and len(saved) == 3 + 2 * _bits(saved[1])
+    return saved[1] >= 0 and len(saved) == 3 + 2 * _bits(saved[1])
 
 
 def _bits(count: int) -> int:

@@ -3,9 +3,8 @@
 import json
 import os
 import platform
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from loadax.core.arguments import integer, shown
 from loadax.core.formatting import count_text, table
-from loadax.core.version import VERSION as LOADAX
+from loadax.core.version import __version__
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.loader.order_hash import OrderHash, hash_of
@@ -151,16 +150,16 @@ class Receipt:
             ArgumentError: If there is no such source.
             RowIndexError: If the row is out of range.
         """
-        integer("row", row)
+        row = integer("row", row)
         steps: list[int] = []
         sizes: list[int] = []
         for phase in self._phases:
             for name, part, first in all_parts(phase.dataset.source):
-                if name != source or _is_inner(part, name, phase.dataset.source):
-                    continue
-                sizes.append(len(part))
-                if 0 <= row < len(part):
-                    steps += _steps_with(phase, first + row)
+                if name == source:
+                    sizes.append(len(part))
+                    if 0 <= row < len(part):
+                        steps += _steps_with(phase, first + row)
+                    break  # those below it of this name only read for it
         if not sizes:
             names = sorted({one.name for one in self.sources})
             raise ArgumentError(
@@ -211,7 +210,7 @@ class Receipt:
         return told
 
     def to_json(self) -> str:
-        """The receipt as text: JSON with sorted keys, one value a line, so that two receipts can be compared by diff."""
+        """The receipt as JSON with sorted keys and one value a line, so that `diff` compares two of them."""
         return _dumped(self.to_dict())
 
     def __repr__(self) -> str:
@@ -263,7 +262,6 @@ def receipt_of(
     step: int,
     epoch: int,
     phases: Sequence[ReceiptPhase],
-    contents: Callable[[ReceiptPhase], Contents],
 ) -> Receipt:
     """The receipt of a step.
 
@@ -271,12 +269,13 @@ def receipt_of(
         step: Step of the run.
         epoch: Its epoch.
         phases: The phases that have begun.
-        contents: Contents of the data of a phase.
     """
     sources: list[SourceReceipt] = []
     files: dict[str, DataFile] = {}
     for number, phase in enumerate(phases):
-        of_phase = contents(phase)
+        of_phase = phase.order.contents
+        if not isinstance(of_phase, Contents):  # states have nothing of them
+            of_phase = Contents(phase.dataset, None)
         known = {file.location: file for file in of_phase.best}
         files |= known
         for name, part, counted, has_tokens in _counted(phase):
@@ -307,8 +306,8 @@ def receipt_of(
         hash_of([_described(phase) for phase in phases]),
         digest,
         {
-            "loadax": LOADAX,
-            "jax": metadata.version("jax"),
+            "loadax": __version__,
+            "jax": jax.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
@@ -348,8 +347,8 @@ def _counted(
 
 def _tokens(source: BaseSource) -> Tokens:
     """Tokens of the rows of a source."""
-    if source.traits.row_tokens:
-        return source.traits.row_tokens
+    if source.row_tokens:
+        return source.row_tokens
     if source.tokens(np.zeros(1, np.int64)) is None:
         return None
 
@@ -367,12 +366,6 @@ def _steps_with(phase: ReceiptPhase, row: int) -> list[int]:
         return []
     found = find(phase.plan, row, range(phase.steps))
     return [phase.first_step + place.step for place in found]
-
-
-def _is_inner(part: BaseSource, name: str, whole: BaseSource) -> bool:
-    """Whether a source of some name only reads for the one of that name above it."""
-    above = next(one for path, one, _ in all_parts(whole) if path == name)
-    return part is not above
 
 
 def _described(phase: ReceiptPhase) -> list[Any]:
@@ -400,16 +393,16 @@ def _described(phase: ReceiptPhase) -> list[Any]:
 def _told(files: Sequence[DataFile], by_file: bool) -> Any:
     """Files as JSON."""
     if by_file:
-        return {
+        listed = {
             _name(file): [file.size, file.digest or file.generation] for file in files
         }
+        if len(listed) == len(files):
+            return listed
     told: dict[str, Any] = {
         "count": len(files),
         "bytes": sum(max(0, file.size) for file in files),
     }
-    for name in ("generation", "digest"):
-        if any(file.digest for file in files) or name == "generation":
-            told[name] = combined(files, name)
+    told[_field(files)] = combined(files, _field(files))
     return told
 
 

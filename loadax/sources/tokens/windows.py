@@ -115,6 +115,7 @@ class TokenSource(BaseSource):
         targets: bool,
     ):
         self._tokens = tokens
+        self.row_tokens = seq_len
         self._documents = documents
         self._seq_len = seq_len
         self._stride = stride
@@ -139,7 +140,6 @@ class TokenSource(BaseSource):
             owns_memory=True,
             reads_columns=True,
             concurrent_reads=4 if tokens.far else 1,
-            row_tokens=seq_len,
         )
         dtypes = {"segment_ids": np.dtype(np.int32)}
         kinds = [dtypes.get(leaf.name, tokens.spec.dtype) for leaf in self._leaves]
@@ -155,6 +155,9 @@ class TokenSource(BaseSource):
             f"{self._seq_len} + 1 of {len(self._tokens)} {kind} tokens, every "
             f"{self._stride}, in {stream}"
         )
+
+    def tokens(self, rows: Integers) -> Integers:
+        return np.full(len(rows), self._seq_len, np.int64)
 
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
