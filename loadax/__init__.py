@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from loadax.loader.iterator import DataIterator
     from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.metrics.stats import Stats
+    from loadax.loader.receipts.content_digests import ContentDigests
+    from loadax.loader.receipts.receipt import Receipt
     from loadax.loader.reports.bottleneck import Report
     from loadax.protocols import Source
     from loadax.row_index.statistics import Statistics
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOME = {  # of names that are not in `loadax.io`
     "Buckets": "loadax.loader.buckets",
+    "ContentDigests": "loadax.loader.receipts.content_digests",
     "DataIterator": "loadax.loader.iterator",
     "Dataloader": "loadax.loader.dataloader",
     "Dataset": "loadax.dataset",
@@ -68,6 +71,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "LoadaxError": "loadax.errors",
     "MaskErrors": "loadax.loader.mask_errors",
     "RandomCrop": "loadax.sources.images.crop",
+    "Receipt": "loadax.loader.receipts.receipt",
     "Report": "loadax.loader.reports.bottleneck",
     "Source": "loadax.protocols",
     "Statistics": "loadax.row_index.statistics",
@@ -83,6 +87,7 @@ _MODULES = ("errors", "seeds", "sharding", "testing")
 
 __all__ = [
     "Buckets",
+    "ContentDigests",
     "DataIterator",
     "Dataloader",
     "Dataset",
@@ -92,6 +97,7 @@ __all__ = [
     "LoadaxError",
     "MaskErrors",
     "RandomCrop",
+    "Receipt",
     "Report",
     "Source",
     "Statistics",

@@ -97,6 +97,8 @@ TOPICS = {
         (
             "loadax.Stats",
             "loadax.Report",
+            "loadax.Receipt",
+            "loadax.ContentDigests",
             "loadax.interop.prometheus.*",
         ),
     ),

@@ -194,6 +194,11 @@ class Dataloader:
             the other hosts of the run a `HostError` that names this one, about 7 seconds later. A host that waits for
             them in a collective ends after `abort_after` seconds, but at least 10. None: never, unless another host
             exits with an error. With `num_workers=0`, the caller itself waits for the data and can't be interrupted.
+        contents: What states have of the data's files. "identity": hashes of sizes, and of times of change or ETags, as
+            far as they are known without a request; a resume warns where they have changed, and names the file.
+            "digest": hashes of the bytes, for which all files are read once before the first batch; a resume is refused
+            where a byte has changed. `ContentDigests(index=…)` keeps them. A state with digests is compared whatever
+            is passed here, except None, with which nothing is compared.
 
     Attributes:
         dataset: The dataset. Of the first phase, if there are several.
@@ -687,8 +692,10 @@ class Dataloader:
             >>> data = mix({"web": np.arange(100), "code": np.arange(20)}, weights=[3, 1])
             >>> receipt = Dataloader(data, 8).receipt(9)
             >>> receipt
-            9 steps, order 0123456789abcdef
+            9 steps, order 2dbb318276fb537c
             source  rows  tokens  epochs  distinct  files
+            web     54            1       54        0
+            code    18            1       18        0
             >>> receipt.saw("code", 4)
             [2]
         """

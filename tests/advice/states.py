@@ -1,9 +1,12 @@
 """Advice of saved states and leases."""
 
 import json
+import os
+import warnings
 from typing import Any
 
 import numpy as np
+import pytest
 
 import loadax
 from loadax import Dataloader, from_arrays
@@ -47,6 +50,55 @@ def orbax_method_called_by_hand(case: Case) -> None:
         with (case.folder / "state.json").open() as file:
             it.set_state(json.load(file))
         np.testing.assert_array_equal(next(it)["x"], loader_of()[1]["x"])
+
+
+@follows("restore the data, or resume all the same with Dataloader(…, contents=None)")
+def changed_byte_of_a_file(case: Case) -> None:
+    path = case.folder / "x.npy"
+    np.save(path, np.arange(64))
+    content = path.read_bytes()
+    state = state_at(Dataloader(loadax.from_npy(path), 8, contents="digest"), 3)
+    path.write_bytes(content[:-8] + b"\x09" + content[-7:])
+    with case.refused(StateError):
+        Dataloader(loadax.from_npy(path), 8, contents="digest").iterate(state)
+    unchecked = Dataloader(loadax.from_npy(path), 8, contents=None)
+    np.testing.assert_array_equal(next(unchecked.iterate(state)), unchecked[3])
+    path.write_bytes(content)
+    with Dataloader(loadax.from_npy(path), 8, contents="digest").iterate(state) as batches:
+        assert next(batches).tolist() == list(range(24, 32))
+
+
+@follows("save states with Dataloader(…, contents='digest'); not to compare: contents=None")
+def copied_file(case: Case) -> None:
+    path = case.folder / "x.npy"
+    np.save(path, np.arange(64))
+    state = state_at(Dataloader(loadax.from_npy(path), 8), 3)
+    digests = state_at(Dataloader(loadax.from_npy(path), 8, contents="digest"), 3)
+    os.utime(path, (1, 1))
+    with pytest.warns(UserWarning, match="another size or time of change") as caught:
+        Dataloader(loadax.from_npy(path), 8).iterate(state).close()
+    with case.refused(UserWarning):
+        raise caught[0].message
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Dataloader(loadax.from_npy(path), 8, contents=None).iterate(state).close()
+        Dataloader(loadax.from_npy(path), 8).iterate(digests).close()
+
+
+@follows("are neither in files nor in memory, so their bytes can't be compared; leave contents= out")
+def digests_of_made_up_rows(case: Case) -> None:
+    made = loadax.from_source(MadeUp())
+    with case.refused(ArgumentError):
+        iter(Dataloader(made, 8, contents="digest"))
+    assert next(iter(Dataloader(made, 8)))["x"].tolist() == list(range(8))
+
+
+class MadeUp:
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, row: int) -> dict[str, int]:
+        return {"x": row}
 
 
 @follows("start it at the step of the checkpoint: loader.iterate(start=step)")
