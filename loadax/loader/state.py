@@ -33,9 +33,8 @@ def make_state(plan: Steps, order: OrderHash, step: int) -> dict[str, Any]:
         short_hash(order(epoch, position)),
     )
     skipped = _skipped(plan, whole_step)
-    state = dict(zip(_FIELDS, fields, strict=True)) | {
-        "verbs": order.parts(epoch, position)
-    }
+    state: dict[str, Any] = dict(zip(_FIELDS, fields, strict=True))
+    state["verbs"] = order.parts(epoch, position)
     if order.key_seed is not None:
         state[_KEY_SEED] = order.key_seed
     if skipped:

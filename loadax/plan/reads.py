@@ -43,12 +43,12 @@ class Reads(NamedTuple):
 
     Args:
         first: First epoch.
-        count: Number of epochs.
+        num_epochs: Number of epochs.
         intervals: The positions, in disjoint ranges.
     """
 
     first: int
-    count: int
+    num_epochs: int
     intervals: tuple[range, ...]
 
     @property
@@ -116,7 +116,7 @@ def _end_of(plan: Steps, epoch: int) -> int:
 
 def merged(reads: Iterable[Reads]) -> list[Reads]:
     """Disjoint reads with each epoch once, ascending."""
-    given = [read for read in reads if read.count and read.positions]
+    given = [read for read in reads if read.num_epochs and read.positions]
     waiting = sorted(given, key=lambda read: read.first, reverse=True)
     found: list[Reads] = []
     active: list[Reads] = []
@@ -126,13 +126,13 @@ def merged(reads: Iterable[Reads]) -> list[Reads]:
             epoch = waiting[-1].first
         while waiting and waiting[-1].first == epoch:
             active.append(waiting.pop())
-        bounds = [read.first + read.count for read in active]
+        bounds = [read.first + read.num_epochs for read in active]
         if waiting:
             bounds.append(waiting[-1].first)
         following = min(bounds)
         intervals = joined(each for read in active for each in read.intervals)
         found.append(Reads(epoch, following - epoch, intervals))
-        active = [read for read in active if read.first + read.count > following]
+        active = [read for read in active if read.first + read.num_epochs > following]
         epoch = following
     return found
 
@@ -237,9 +237,9 @@ def _repeated(order: Repeated, read: Reads) -> Iterator[Reads]:
     times = order.times
     if read.positions == order.size:
         whole = (range(order.parent.size),)
-        yield Reads(read.first * times, read.count * times, whole)
+        yield Reads(read.first * times, read.num_epochs * times, whole)
         return
-    for epoch in range(read.first, read.first + read.count):
+    for epoch in range(read.first, read.first + read.num_epochs):
         for each in read.intervals:
             first = epoch * times * order.parent.size
             yield from _turns(order.parent.size, first, each)
@@ -302,9 +302,9 @@ def _stretches(order: Mixed, read: Reads) -> Iterator[range]:
     """Positions of a mixture, counted over all epochs."""
     begin = int(order.begin(read.first))
     if read.positions == order.size < ENDLESS:
-        yield range(begin, begin + read.count * order.size)
+        yield range(begin, begin + read.num_epochs * order.size)
         return
-    for epoch in range(read.first, read.first + read.count):
+    for epoch in range(read.first, read.first + read.num_epochs):
         begin = int(order.begin(epoch))
         for each in read.intervals:
             yield range(begin + each.start, begin + each.stop)

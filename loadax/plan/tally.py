@@ -137,7 +137,7 @@ class _Counting:
                 for one, rows in zip(tallies, latest[0].tolist(), strict=True):
                     if rows:
                         one.spans.append((epoch, epoch + count))
-        if len(self._branch.reads) == 1 and self._branch.reads[0].count == 1:
+        if len(self._branch.reads) == 1 and self._branch.reads[0].num_epochs == 1:
             distinct = latest[0]
         else:
             distinct = self._distinct()
@@ -151,9 +151,9 @@ class _Counting:
         """Epochs that read the same numbers of rows, as `(first, count)`."""
         is_whole = read.positions == self._order.size
         if is_whole or not self._is_looked_at or not self._order.varies:
-            yield read.first, read.count
+            yield read.first, read.num_epochs
             return
-        for epoch in range(read.first, read.first + read.count):
+        for epoch in range(read.first, read.first + read.num_epochs):
             yield epoch, 1
 
     def _in_epoch(self, epoch: int, read: Reads) -> Integers:
@@ -234,8 +234,8 @@ class _Counting:
         if fullest.positions == order.size:
             return self._in_epoch(fullest.first, fullest)[0]
         if not order.varies:
-            positions = united(read.intervals for read in reads)
-            return self._in_epoch(0, Reads(0, 1, positions))[0]
+            ever = united(read.intervals for read in reads)
+            return self._in_epoch(0, Reads(0, 1, ever))[0]
         everywhere = Reads(0, 1, (range(order.size),))
         found = self._in_epoch(0, everywhere)[0].copy()
         others = complement(fullest.intervals, order.size)
@@ -258,7 +258,7 @@ class _Counting:
     def _never_in(self, rows: Integers, read: Reads) -> Integers:
         """Those of the rows that no epoch of some reads."""
         epoch = read.first
-        stop = read.first + read.count
+        stop = read.first + read.num_epochs
         while epoch < stop and len(rows):
             count = min(stop - epoch, max(1, _AT_ONCE // len(rows)))
             met = self._meetings(rows, read, epoch, count)
@@ -282,10 +282,10 @@ class _Counting:
         times = np.zeros(len(self._gone), np.int64)
         for read in self._branch.reads:
             epoch = read.first
-            stop = read.first + read.count
+            stop = read.first + read.num_epochs
             if not self._order.varies:
                 once = self._meetings(self._gone, read, epoch, 1)
-                times += once * read.count
+                times += once * read.num_epochs
                 continue
             while epoch < stop:
                 count = min(stop - epoch, max(1, _AT_ONCE // len(times)))
@@ -302,7 +302,7 @@ class _Counting:
         is_read = np.zeros(self._branch.num_rows, bool)
         epochs_read: list[list[Integers]] = [[] for _ in self._sources]
         for read in self._branch.reads:
-            for epoch in range(read.first, read.first + read.count):
+            for epoch in range(read.first, read.first + read.num_epochs):
                 for positions in chunks(read.intervals):
                     epochs = np.full_like(positions, epoch)
                     visits = self._order.visits(epochs, positions)

@@ -77,8 +77,10 @@ def copied_file(case: Case) -> None:
     os.utime(path, (1, 1))
     with pytest.warns(UserWarning, match="another size or time of change") as caught:
         Dataloader(loadax.from_npy(path), 8).iterate(state).close()
+    warning = caught[0].message
+    assert isinstance(warning, UserWarning)
     with case.refused(UserWarning):
-        raise caught[0].message
+        raise warning
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Dataloader(loadax.from_npy(path), 8, contents=None).iterate(state).close()

@@ -19,8 +19,8 @@ from tests.laws.chain_rows import Stores, form, placeable
 from tests.laws.chain_verbs import Chain, Visit
 from tests.limits import examples
 
-RUNS = 400  # in the profile "fresh"
-ENOUGH = 200  # runs that are sure to have every verb
+RUNS = 200  # in the profile "fresh"
+ENOUGH = 150  # runs that are sure to have every verb
 
 pytestmark = pytest.mark.filterwarnings("ignore:split\\(")  # chains of few rows have empty parts
 

@@ -393,9 +393,7 @@ def _described(phase: ReceiptPhase) -> list[Any]:
 def _told(files: Sequence[DataFile], by_file: bool) -> Any:
     """Files as JSON."""
     if by_file:
-        listed = {
-            _name(file): [file.size, file.digest or file.generation] for file in files
-        }
+        listed = {_name(file): _facts(file) for file in files}
         if len(listed) == len(files):
             return listed
     told: dict[str, Any] = {
@@ -404,6 +402,13 @@ def _told(files: Sequence[DataFile], by_file: bool) -> Any:
     }
     told[_field(files)] = combined(files, _field(files))
     return told
+
+
+def _facts(file: DataFile) -> list[Any]:
+    facts: list[Any] = [file.size, file.generation]
+    if file.digest:
+        facts.append(file.digest)
+    return facts
 
 
 def _name(file: DataFile) -> str:

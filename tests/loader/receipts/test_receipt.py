@@ -34,8 +34,8 @@ def test_receipt_says_what_was_read() -> None:
     receipt = loader().receipt(12)
     assert receipt.step == 12
     assert [(one.name, one.rows, one.distinct, one.epochs) for one in receipt.sources] == [
-        ("web", 72, 72, 1),
-        ("code", 24, 20, 2),
+        ("web", 71, 71, 1),
+        ("code", 25, 20, 2),
     ]
     assert receipt.rows == 96
     assert receipt.tokens is None
@@ -49,7 +49,7 @@ def test_receipt_says_what_was_read() -> None:
         step for step in range(12) for record in loader().trace(step) if (record.dataset, record.row) == ("code", 2)
     ]
     assert receipt.saw("code", 2) == seen
-    assert "code    24            2       20        0" in repr(receipt)
+    assert "code    25            2       20        0" in repr(receipt)
 
 
 def test_tokens_are_counted() -> None:
@@ -101,12 +101,12 @@ def test_unknown_sources_and_rows_are_refused() -> None:
         receipt.saw("code", 20)
 
 
-@pytest.mark.parametrize("count", [1, 12, 200])
+@pytest.mark.parametrize("count", [2, 12, 60])
 def test_json_is_short(tmp_path: Path, count: int) -> None:
     parts = {}
     for number in range(count):
         path = tmp_path / f"{'long' * 10}-{number}.npy"
-        np.save(path, np.arange(4 + number))
+        np.save(path, np.arange(40 + number))
         parts[f"{'name' * 20}-{number}"] = loadax.from_npy(path)
     receipt = Dataloader(mix(parts, [1] * count, stop="all"), 8).receipt(5)
     told = json.loads(receipt.to_json())
@@ -140,7 +140,7 @@ def test_orbax_writes_a_receipt_beside_the_state(tmp_path: Path) -> None:
         assert batches.step == 5
         v1.load_checkpointables(tmp_path / "5", {"data": batches, "receipt": receipt})
     with pytest.raises(ArgumentError, match="only Orbax calls this"):
-        receipt.save(str(tmp_path))  # type: ignore[arg-type]
+        _ = receipt.save(str(tmp_path))  # type: ignore[arg-type]
 
 
 def large() -> dict[str, tuple[Order, list[int]]]:
