@@ -26,6 +26,7 @@ def test_page_of_formats_has_the_numbers_that_are_written(tmp_path: Path) -> Non
     from_source([np.arange(3), np.arange(5)]).cache(tmp_path / "ragged")
     written = {
         "state": loader.iterate().get_state()["version"],
+        "receipt": json.loads(loader.receipt(1).to_json())["version"],
         "order": content("cache/loadax.json")["data"]["order version"],
         "index": content("filter/filter.json")["loadax index"],
         "plan": content("pack/split-16-error-0.json")["identity"]["version"],
