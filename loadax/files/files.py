@@ -86,18 +86,23 @@ class Files:
         # subfolders of remote folders whose list is known, by the folder, without escapes
         self._subfolders: dict[str, set[str]] = {}
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
-        _readers.add(self)
+        READERS.add(self)
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_metadata": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
-        _readers.add(self)
+        READERS.add(self)
 
     @property
     def _remote(self) -> "RemoteFiles":
         return self._ranges.remote
+
+    @property
+    def known(self) -> Mapping[str, FileInfo]:
+        """Sizes and generations of remote files, as far as they are known, by URL."""
+        return self._known
 
     def exists(self, locations: Sequence[str]) -> list[bool]:
         """Tests which files exist."""
@@ -372,21 +377,7 @@ class Files:
 
 
 # all readers of this process
-_readers: WeakSet[Files] = WeakSet()
-
-
-def known_infos(locations: Sequence[str]) -> dict[str, FileInfo]:
-    """Sizes and generations of remote files, as far as readers of this process know them. Sends no request."""
-    found: dict[str, FileInfo] = {}
-    for reader in list(_readers):
-        known = reader._known  # noqa: SLF001 - of this file
-        if known:
-            found.update(
-                (location, known[location])
-                for location in locations
-                if location in known
-            )
-    return found
+READERS: WeakSet[Files] = WeakSet()
 
 
 def parent(location: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from loadax.core.arguments import choice, integer, shown
+from loadax.core.arguments import choice, integer
 from loadax.core.formatting import count_text
 from loadax.core.warn import warn_user
 from loadax.dataset import Dataset
@@ -87,24 +87,6 @@ class LoaderArguments(NamedTuple):
     limits: LimitArguments
     errors: ErrorArguments
     contents: "str | ContentDigests | None" = "identity"
-
-
-def check_contents(chosen: Any) -> None:
-    """Checks the argument `contents`.
-
-    Raises:
-        ArgumentError: If it is something else.
-    """
-    if isinstance(chosen, str):
-        choice("contents", chosen, ("identity", "digest"))
-    elif chosen is not None:
-        from loadax.loader.receipts.content_digests import ContentDigests
-
-        if not isinstance(chosen, ContentDigests):
-            raise ArgumentError(
-                f"contents={shown(chosen)}: pass 'identity', 'digest', a "
-                "loadax.ContentDigests, or None"
-            )
 
 
 def worker_counts(given: WorkerArguments, dataset: Dataset) -> tuple[int, int]:

@@ -699,23 +699,19 @@ class Dataloader:
             >>> receipt.saw("code", 4)
             [2]
         """
-        from loadax.loader.receipts.receipt import ReceiptPhase, receipt_of
+        from loadax.loader.receipts.receipt import receipt_of
 
         self._refuse_stream("receipt()")
-        before = self._steps.start_of(step)
-        begun = self._steps.ranges(0, before)
         phases = [
-            ReceiptPhase(
-                self.phases[number].plan,
-                self.phases[number].dataset,
-                self.phases[number].order,
-                self.phases[number].pipeline.options.quarantine,
-                self.first_steps[number],
-                len(local),
+            (
+                phase.plan,
+                phase.dataset,
+                phase.order,
+                phase.pipeline.options.quarantine,
             )
-            for number, local in begun or [(0, range(0))]
+            for phase in self.phases
         ]
-        return receipt_of(before, self._steps.epoch_of(before), phases)
+        return receipt_of(self._steps, phases, step)
 
     def skip(self, steps: Any) -> "Dataloader":
         """A loader of the same run without some steps: step t is the t-th of the remaining ones, which are unchanged.

@@ -2,29 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from loadax.dataset import Dataset
 from loadax.protocols import Order
 
-
-class StateContents(Protocol):
-    """What states have of the contents of the data, beside the order."""
-
-    def fields(self) -> dict[str, Any]:
-        """Fields of a state."""
-
-    def prepare(self) -> None:
-        """Reads what the fields need, before the first batch."""
-
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Compares the data with the fields of a state; warns, or raises `StateError`."""
-
-
-def _no_contents() -> None:
-    return None
+if TYPE_CHECKING:
+    from loadax.loader.state_contents import StateContents
 
 
 @final
@@ -45,7 +31,7 @@ class OrderHash:
         self,
         dataset: Dataset,
         key_seed: int | None = None,
-        make_contents: Callable[[], StateContents | None] = _no_contents,
+        make_contents: "Callable[[], StateContents | None]" = lambda: None,
     ):
         self.dataset = dataset
         self._order = dataset.order
@@ -56,7 +42,7 @@ class OrderHash:
         self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
 
     @cached_property
-    def contents(self) -> StateContents | None:
+    def contents(self) -> "StateContents | None":
         """What states have of the contents; made when a state is saved or restored. None: nothing."""
         return self._make_contents()
 

@@ -11,10 +11,10 @@ from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import count_text
 from loadax.core.key_value import LoaderRuns
 from loadax.dataset import Dataset
-from loadax.loader.arguments import LoaderArguments, check_contents
+from loadax.loader.arguments import LoaderArguments
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.options import mesh_of
-from loadax.loader.order_hash import OrderHash, StateContents
+from loadax.loader.order_hash import OrderHash
 from loadax.loader.pipeline import BatchPipeline, make_pipeline
 from loadax.loader.slots import OtherHosts
 from loadax.loader.stretch import Target, join_hosts
@@ -25,6 +25,7 @@ from loadax.sharding.mesh import PlannedMesh, current_mesh, resolve_mesh
 
 if TYPE_CHECKING:
     from loadax.loader.receipts.content_digests import ContentDigests
+    from loadax.loader.state_contents import StateContents
 
 
 @final
@@ -163,7 +164,7 @@ class Phase:
 
 def _contents_of(
     dataset: Dataset, chosen: "str | ContentDigests | None"
-) -> StateContents | None:
+) -> "StateContents | None":
     from loadax.loader.receipts.contents import contents_of
 
     return contents_of(dataset, chosen)
@@ -176,7 +177,10 @@ def make_phase(arguments: LoaderArguments) -> Phase:
         ArgumentError, PartitionError, LeafTypeError: As of `Dataloader`.
     """
     pipeline = make_pipeline(arguments)
-    check_contents(arguments.contents)
+    if arguments.contents != "identity":
+        from loadax.loader.receipts.content_digests import check_contents
+
+        check_contents(arguments.contents)
     dataset = pipeline.whole.dataset
     make_contents = partial(_contents_of, dataset, arguments.contents)
     order = OrderHash(dataset, pipeline.options.key_seed, make_contents)

@@ -118,6 +118,8 @@ def tokens_of(source: BaseSource, rows: list[int]) -> int | None:
     """Tokens of rows, read one by one where they are packed."""
     if isinstance(source, PackedSource):
         return sum(entries(source, row) for row in rows)
+    if source.row_tokens:
+        return source.row_tokens * len(rows)
     lengths: list[Any] = [source.tokens(np.array([row])) for row in [0, *rows]]
     if lengths[0] is None:
         return None

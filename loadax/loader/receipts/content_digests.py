@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, final
 
+from loadax.core.arguments import choice, shown
+from loadax.errors import ArgumentError
 from loadax.protocols import Engine
 
 
@@ -37,3 +39,18 @@ class ContentDigests:
     index: Any = None
     executor: Engine | None = None
     progress: bool | None = None
+
+
+def check_contents(chosen: Any) -> None:
+    """Checks the argument `contents` of `Dataloader`.
+
+    Raises:
+        ArgumentError: If it is something else.
+    """
+    if isinstance(chosen, str):
+        choice("contents", chosen, ("identity", "digest"))
+    elif chosen is not None and not isinstance(chosen, ContentDigests):
+        raise ArgumentError(
+            f"contents={shown(chosen)}: pass 'identity', 'digest', a "
+            "loadax.ContentDigests, or None"
+        )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.files.byte_ranges import ByteRange
-from loadax.files.files import Files, known_infos
+from loadax.files.byte_ranges import ByteRange, FileInfo
+from loadax.files.files import READERS, Files
 from loadax.files.paths import local_path
 from loadax.kept.index_folder import FILES, Entry, IndexFolder
 from loadax.kept.kept_pass import PassOptions, kept_pass
@@ -84,6 +84,15 @@ def _in_folder(folder: Path, every: bool) -> list[str]:
         with os.scandir(folder) as entries:
             keys = sorted(entry.name for entry in entries if entry.is_file())
     return [f"{folder}/{key}" for key in keys]
+
+
+def known_infos(locations: Sequence[str]) -> dict[str, FileInfo]:
+    """Sizes and generations of remote files, as far as readers of this process know them. Sends no request."""
+    found: dict[str, FileInfo] = {}
+    for reader in list(READERS):
+        known = reader.known
+        found.update((one, known[one]) for one in locations if one in known)
+    return found
 
 
 def identified(locations: Sequence[str]) -> list[DataFile]:

@@ -17,6 +17,7 @@ from loadax.core.version import __version__
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.loader.order_hash import OrderHash, hash_of
+from loadax.loader.phases import Phases
 from loadax.loader.receipts.contents import Contents
 from loadax.loader.receipts.data_files import DataFile, combined, locations_of
 from loadax.plan.find import find
@@ -259,17 +260,27 @@ async def _write(text: str, folder: "FutureFolder") -> None:
 
 
 def receipt_of(
-    step: int,
-    epoch: int,
-    phases: Sequence[ReceiptPhase],
+    steps: Phases,
+    runs: Sequence[tuple[Steps, Dataset, OrderHash, Integers]],
+    start: Any,
 ) -> Receipt:
     """The receipt of a step.
 
     Args:
-        step: Step of the run.
-        epoch: Its epoch.
-        phases: The phases that have begun.
+        steps: Steps of all phases.
+        runs: Plan, dataset, order and quarantine of each phase.
+        start: Step of the run, or a state.
+
+    Raises:
+        StateError: If it is neither.
     """
+    step = steps.start_of(start)
+    begun = steps.ranges(0, step) or [(0, range(0))]
+    phases = [
+        ReceiptPhase(*runs[number], steps.first_steps[number], len(local))
+        for number, local in begun
+    ]
+    epoch = steps.epoch_of(step)
     sources: list[SourceReceipt] = []
     files: dict[str, DataFile] = {}
     for number, phase in enumerate(phases):

@@ -156,9 +156,6 @@ class TokenSource(BaseSource):
             f"{self._stride}, in {stream}"
         )
 
-    def tokens(self, rows: Integers) -> Integers:
-        return np.full(len(rows), self._seq_len, np.int64)
-
     def read(self, rows: Integers) -> Tree:
         return read_columns(self, check_rows(rows, self._length))
 
