@@ -224,6 +224,11 @@ def generate_leaf(name: str, visits: Visits, key_seed: int | None) -> NDArray[An
     return np.where(real[:, None], halves, np.uint32(0))
 
 
+def failure_text(error: BaseException) -> str:
+    """An error as one line of text, without secrets of URLs."""
+    return redact(" ".join(f"{type(error).__name__}: {error}".split()))
+
+
 @final
 class Assembler:
     """Fills buffers of one layout with rows of one dataset. Thread-safe: pieces may be filled concurrently.
@@ -269,7 +274,7 @@ class Assembler:
                 With masking, errors that do not come from rows alone.
         """
         try:
-            return self._fill(piece)
+            return self.fill_together(piece)
         except Exception as error:
             maskable = self._maskable
             if maskable is None or not maskable(error):
@@ -290,18 +295,13 @@ class Assembler:
             step, place = divmod(index, piece.high - piece.low)
             row = Piece(visits, piece.low + place, piece.buffers.step(step))
             try:
-                timings.append(self._fill(row))
+                timings.append(self.fill_together(row))
             except Exception as error:
                 if not maskable(error):
                     raise
-                failures.append(
-                    Failure(
-                        index,
-                        redact(" ".join(f"{type(error).__name__}: {error}".split())),
-                    )
-                )
+                failures.append(Failure(index, failure_text(error)))
                 timings.append(
-                    self._fill(
+                    self.fill_together(
                         row._replace(
                             visits=Visits(np.full(1, -1, np.int64), visits.epochs)
                         )
@@ -309,7 +309,8 @@ class Assembler:
                 )
         return total(timings)._replace(failures=tuple(failures))
 
-    def _fill(self, piece: Piece) -> Timing:
+    def fill_together(self, piece: Piece) -> Timing:
+        """Reads a piece into its buffers; raises if one of its rows fails, with masking too."""
         view = _PieceView(piece)
         clock = StageClock(self._mark)
         if not len(view.visits.rows):
