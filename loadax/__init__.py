@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from loadax.loader.iterator import DataIterator
     from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.metrics.stats import Stats
+    from loadax.loader.preflight.report import Preflight
     from loadax.loader.receipts.content_digests import ContentDigests
     from loadax.loader.receipts.receipt import Receipt
     from loadax.loader.reports.bottleneck import Report
@@ -70,6 +71,7 @@ _HOME = {  # of names that are not in `loadax.io`
     "HostRows": "loadax.loader.host_rows",
     "LoadaxError": "loadax.errors",
     "MaskErrors": "loadax.loader.mask_errors",
+    "Preflight": "loadax.loader.preflight.report",
     "RandomCrop": "loadax.sources.images.crop",
     "Receipt": "loadax.loader.receipts.receipt",
     "Report": "loadax.loader.reports.bottleneck",
@@ -96,6 +98,7 @@ __all__ = [
     "HostRows",
     "LoadaxError",
     "MaskErrors",
+    "Preflight",
     "RandomCrop",
     "Receipt",
     "Report",

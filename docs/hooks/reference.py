@@ -99,6 +99,7 @@ TOPICS = {
             "loadax.Report",
             "loadax.Receipt",
             "loadax.ContentDigests",
+            "loadax.Preflight",
             "loadax.interop.prometheus.*",
         ),
     ),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from loadax.loader.inspection.trace import Trace
     from loadax.loader.lease import Lease
     from loadax.loader.mask_errors import MaskErrors
+    from loadax.loader.preflight.report import Preflight
     from loadax.loader.receipts.content_digests import ContentDigests
     from loadax.loader.receipts.receipt import Receipt
     from loadax.plan.find import StepPosition
@@ -535,6 +536,44 @@ class Dataloader:
         ]
         later = zip(self.first_steps[1:], others, strict=True)
         return first._replace(later=tuple(later))
+
+    def preflight(
+        self,
+        steps: int | range | None = None,
+        executor: Engine | None = None,
+        index: Any = None,
+        *,
+        bounds: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        progress: bool | None = None,
+        key: str | None = None,
+    ) -> "Preflight":
+        """Reads, maps and checks the rows of the planned steps before the run, on CPUs and without a mesh.
+
+        Finds the rows that `MaskErrors` would mask, values that are not finite or out of bounds, the shapes to compile
+        for, the slowest rows and files, and what reading costs. A row is read once however often the run reads it; with
+        random maps, once an epoch. Rows in quarantine are not read. What would end the run with `MaskErrors` too, such
+        as an error of the network, ends the preflight.
+
+        Args:
+            steps: Range of steps, or the number of first steps. None: all.
+            executor: What reads rows instead of threads; it needs `index`. See `Dataset.filter`.
+            index: Folder that keeps the findings, so that a call that was killed goes on, and hosts share the work.
+            bounds: Least and greatest value by leaf, such as `{"label": (0, 999)}`; None in place of one: open.
+            workers: Number of threads. None: chosen from the source.
+            progress: Whether to show a progress bar. None: if stderr is a terminal.
+            key: Identifier of the maps in `index`, for maps that can't be recognised by their code.
+
+        Raises:
+            ArgumentError: If an argument can't be used, or the run is infinite and no steps are given.
+            RowIndexError: If the run does not have these steps.
+        """
+        from loadax.loader.preflight.preflight import preflight
+        from loadax.row_index.build import scan_options
+
+        self._refuse_stream("preflight()")
+        options = scan_options(index, workers, executor, progress, key)
+        return preflight(self.phases, self._steps, steps, bounds, options)
 
     def __getitem__(self, step: int) -> Tree:
         """The placed global batch of a step, identical to the one that iteration yields."""

@@ -1,0 +1,1 @@
+"""Preflight: reads, maps and checks the rows of the planned steps before a run."""
