@@ -44,7 +44,7 @@ PIECE_ROWS = 1024
 PIECE_BYTES = 4 << 20
 _FIRST_PIECE = 16  # rows
 _LARGEST = 64 << 20  # bytes of a piece of one chunk
-_TARGET = 4e-3  # seconds of a piece whose rows are decoded one by one
+_TARGET = 8e-3  # seconds of a piece whose rows are decoded one by one
 _MOST_TEXTS = 100  # errors of a part that are kept whole
 _MOST_CHARACTERS = 500
 
@@ -97,9 +97,9 @@ class CheckWork:
 
 
 class _FailedRow(NamedTuple):
-    """A row that fails, by its index in a piece."""
+    """A row that fails, by its place in a piece."""
 
-    index: int
+    place: int
     error: str
 
 
@@ -139,7 +139,7 @@ class _Check:
         self._files: dict[str, tuple[int, float]] = {}
 
     def pieces(self, low: int, high: int) -> Iterator[Visits]:
-        """Yields visits that are read together: of one source, of whole chunks, or of about 4 ms each."""
+        """Yields visits that are read together: of one source, of whole chunks, or of about 8 ms each."""
         portion = self._portion
         rows = portion.visits(low, high).rows
         starts = chunk_starts(portion.reader.source)
@@ -154,8 +154,8 @@ class _Check:
                 stop = at + min(self._size, together)
             else:
                 stop = at + _whole_chunks(chunks[at : at + self._most], together)
-            source = sources[np.searchsorted(sources, at, side="right")]
-            stop = min(stop, int(source))
+            source = int(np.searchsorted(sources, at, side="right"))
+            stop = min(stop, int(sources[source]))
             yield portion.visits(low + at, low + stop)
             at = stop
 
@@ -167,13 +167,13 @@ class _Check:
         numbers = visits.rows << EPOCH_BITS | visits.epochs
         for row in failed:
             self._failed.append(
-                (self._number, int(numbers[row.index]), len(self._errors))
+                (self._number, int(numbers[row.place]), len(self._errors))
             )
             self._errors.append(self._kept_text(row.error))
         count = len(numbers)
         good: Any = slice(0, count)
         if failed:
-            good = np.delete(np.arange(count), [row.index for row in failed])
+            good = np.delete(np.arange(count), [row.place for row in failed])
         self._check_values(good, numbers[good])
         seconds = sum(timing.seconds for timing in timings)
         cpu = sum(timing.processor_seconds for timing in timings)
@@ -291,14 +291,14 @@ class _Check:
         if not read:
             return
         last = int(visits.rows[-1])
-        self._slow.append((self._number, row, last, read, seconds, seconds / read))
+        self._slow.append((self._number, row, last, read, cpu / read, seconds / read))
         if len(self._slow) > 2 * PIECE_ROWS:
             self._slow.sort(key=lambda piece: -piece[-1])
             del self._slow[MOST_SLOW:]
         locations = source.locate_visit(row, int(visits.epochs[0]))
-        for file, first, end, _ in locations:
-            if first is not None and end is not None:
-                sums[4] += end - first + 1
+        for place in locations:
+            if place.first is not None and place.last is not None:
+                sums[4] += place.last - place.first + 1
         if locations and all(place.last is not None for place in locations):
             sums[3] += 1
         if locations:
@@ -320,7 +320,7 @@ def _whole_chunks(chunks: Integers, together: int) -> int:
 
 
 def _next_size(size: int, rows: int, seconds: float) -> int:
-    """Rows of the next piece, so that it takes about 4 ms."""
+    """Rows of the next piece, so that it takes about 8 ms."""
     wanted = int(_TARGET * rows / max(seconds, 1e-9))
     return max(1, min(wanted, 4 * size))
 

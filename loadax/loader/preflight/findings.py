@@ -36,7 +36,7 @@ class Findings(NamedTuple):
         failed: Portion, visit, and index in `errors`, int64[n, 3]: of each row that fails.
         flagged: Portion, leaf, visit, kind (`NOT_FINITE`, `BELOW`, `ABOVE`), and the number of its values, int64[n, 5].
         extremes: Portion, leaf, and least and greatest finite value, float64[n, 4].
-        slow: Portion, first and last row, number of rows, seconds, and seconds a row, float64[n, 6]: slowest pieces.
+        slow: Portion, first and last row, number of rows, CPU seconds and seconds a row, float64[n, 6]: slowest pieces.
         read: Portion, part, and sums of its pieces, float64[n, 9]: rows, seconds, CPU seconds; rows whose place in a
             file is known, and their bytes; requests, and their bytes.
         errors: Errors of the failed rows.
@@ -74,7 +74,11 @@ def findings_of(arrays: Arrays) -> Findings:
     if arrays["failed"][:, 2].max(initial=-1) >= len(errors):
         raise ValueError("failed rows lack their errors")
     return Findings(
-        *(arrays[name] for name in COLUMNS),
+        failed=arrays["failed"],
+        flagged=arrays["flagged"],
+        extremes=arrays["extremes"],
+        slow=arrays["slow"],
+        read=arrays["read"],
         errors=errors,
         files=[(str(file), int(rows), float(took)) for file, rows, took in files],
     )
@@ -93,7 +97,7 @@ def merged(parts: Iterator[Arrays]) -> Entry:
     failed = [table_of("failed", [])]
     errors: list[str] = []
     for part in found:
-        failed.append(part.failed + [0, 0, shift])
+        failed.append(part.failed + np.array([0, 0, shift]))
         errors += part.errors
         shift += len(part.errors)
     slow = _joined("slow", found)

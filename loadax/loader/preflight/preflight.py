@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,31 +23,19 @@ from loadax.loader.preflight.check_rows import (
     PartOfPortion,
 )
 from loadax.loader.preflight.findings import (
-    ABOVE,
-    BELOW,
-    NOT_FINITE,
-    Findings,
     findings_of,
     merged,
 )
-from loadax.loader.preflight.plan_rows import PlannedRun, plan_rows
+from loadax.loader.preflight.plan_rows import plan_rows
 from loadax.loader.preflight.portion import EPOCH_BITS, Portion, chunk_numbers
-from loadax.loader.preflight.report import (
-    FailedRow,
-    LeafValues,
-    Preflight,
-    SlowFile,
-    SlowRows,
-    SourceReading,
-)
-from loadax.redaction import redact
+from loadax.loader.preflight.report import Preflight
+from loadax.loader.preflight.summary import report_of
 from loadax.row_index.build import Options
 from loadax.row_index.index_identity import question_identity, refuse_shared
 from loadax.row_index.scan import threads_for
 from loadax.sources.checks import chunk_starts
 from loadax.writing.data_fingerprint import digest_of, identify, spread
 
-_MOST_LOCATED = 10_000  # failed rows whose files are named
 _SAMPLE = 16  # rows of a source that nothing identifies
 _FORM = 1  # of the findings that are kept
 
@@ -105,7 +93,7 @@ def preflight(
             options.progress,
         ),
     )
-    return _report(planned, findings_of(entry.arrays))
+    return report_of(planned, findings_of(entry.arrays))
 
 
 def _range_of(steps: Any) -> Any:
@@ -247,7 +235,7 @@ def _check(entry: Entry, portions: Sequence[Portion]) -> None:
 def _parts(portions: Sequence[Portion]) -> Sequence[PartOfPortion]:
     """Cuts the rows into parts, by numbers alone; chunks stay whole."""
     parts: list[PartOfPortion] = []
-    for number, portion in enumerate(portions):
+    for which, portion in enumerate(portions):
         total = len(portion.numbers)
         if not total:
             continue
@@ -259,136 +247,7 @@ def _parts(portions: Sequence[Portion]) -> Sequence[PartOfPortion]:
             begins = np.unique(np.searchsorted(chunks, chunks[begins]))
         ends = np.append(begins[1:], total)
         parts += [
-            PartOfPortion(number, low, high)
+            PartOfPortion(which, low, high)
             for low, high in zip(begins.tolist(), ends.tolist(), strict=True)
         ]
     return parts
-
-
-def _report(planned: PlannedRun, found: Findings) -> Preflight:
-    portions = planned.portions
-    return Preflight(
-        steps=planned.steps,
-        rows=int(sum(portion.counts.sum() for portion in portions)),
-        distinct=sum(len(portion.numbers) for portion in portions),
-        failed=tuple(_failed(portions, found)),
-        values=tuple(_values(portions, found)),
-        shapes=planned.shapes,
-        sources=tuple(_sources(portions, found)),
-        slow_rows=tuple(
-            SlowRows(
-                int(first), int(last), int(rows), each, portions[int(number)].phases
-            )
-            for number, first, last, rows, _, each in found.slow.tolist()
-        ),
-        slow_files=tuple(
-            SlowFile(file, rows, seconds / rows)
-            for file, rows, seconds in found.files
-        ),
-    )
-
-
-class _Row(NamedTuple):
-    """A row that fails, by its portion."""
-
-    portion: int
-    row: int
-
-
-def _failed(portions: Sequence[Portion], found: Findings) -> Sequence[FailedRow]:
-    """Failed rows, each with its first epoch."""
-    listed: dict[_Row, FailedRow] = {}
-    for number, visit, error in sorted(found.failed.tolist()):
-        portion = portions[number]
-        row = visit >> EPOCH_BITS
-        epoch = visit - (row << EPOCH_BITS)
-        if _Row(number, row) in listed:
-            continue
-        part = portion.parts[int(portion.owners(np.array([row]))[0])]
-        file = ""
-        if len(listed) < _MOST_LOCATED:
-            file = _file_of(portion, row, epoch)
-        listed[_Row(number, row)] = FailedRow(
-            row,
-            epoch,
-            portion.phases,
-            part.name,
-            row - part.first_row,
-            file,
-            found.errors[error],
-        )
-    return [*listed.values()]
-
-
-def _file_of(portion: Portion, row: int, epoch: int) -> str:
-    locations = portion.reader.source.locate_visit(row, epoch)
-    if not locations:
-        return ""
-    first = locations[0]
-    if first.first is None:
-        return redact(first.file)
-    return f"{redact(first.file)} byte {first.first}"
-
-
-def _values(portions: Sequence[Portion], found: Findings) -> Sequence[LeafValues]:
-    """Values of every leaf of numbers that was looked at."""
-    extremes = {
-        (int(number), int(leaf)): (least, most)
-        for number, leaf, least, most in found.extremes.tolist()
-    }
-    rows: dict[tuple[int, int, int], set[int]] = {}
-    for number, leaf, visit, kind, _ in found.flagged.tolist():
-        rows.setdefault((number, leaf, kind), set()).add(visit >> EPOCH_BITS)
-    listed = []
-    for number, portion in enumerate(portions):
-        for leaf, name in enumerate(portion.names):
-            flagged = [
-                tuple(sorted(rows.get((number, leaf, kind), ())))
-                for kind in (NOT_FINITE, BELOW, ABOVE)
-            ]
-            both = extremes.get((number, leaf), (None, None))
-            if both[0] is not None or any(flagged):
-                listed.append(LeafValues(name, portion.phases, *both, *flagged))
-    return listed
-
-
-def _sources(portions: Sequence[Portion], found: Findings) -> Sequence[SourceReading]:
-    """Reading of each part, scaled from the distinct rows that were read to all visits."""
-    read = {
-        (int(number), int(part)): sums for number, part, *sums in found.read.tolist()
-    }
-    listed = []
-    for number, portion in enumerate(portions):
-        owners = portion.owners(portion.numbers >> EPOCH_BITS)
-        distinct = np.bincount(owners, minlength=len(portion.parts)).tolist()
-        row_bytes = sum(
-            leaf.spec.nbytes // max(1, leaf.spec.dtype.itemsize) * leaf.dtype.itemsize
-            for leaf in portion.leaves
-        )
-        for index, part in enumerate(portion.parts):
-            rows = int(portion.counts[index])
-            if not rows:
-                continue
-            done, seconds, cpu, located, stored, requests, nbytes = read.get(
-                (number, index), [0.0] * 7
-            )
-            times = rows / max(1, distinct[index])
-            each = rows / max(1.0, done)
-            stored_bytes = None
-            if located:
-                stored_bytes = round(rows * stored / located)
-            listed.append(
-                SourceReading(
-                    part.name,
-                    portion.phases,
-                    rows,
-                    distinct[index],
-                    rows * row_bytes,
-                    stored_bytes,
-                    round(times * requests),
-                    round(times * nbytes),
-                    seconds * each,
-                    cpu * each,
-                )
-            )
-    return listed

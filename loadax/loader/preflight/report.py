@@ -117,7 +117,8 @@ class SlowRows(NamedTuple):
     Args:
         first, last: First and last row id.
         rows: Number of rows.
-        seconds: Seconds for a row.
+        seconds: Seconds for a row; on a busy machine, some of these are waits for other threads.
+        cpu_seconds: CPU time in these.
         phases: Phases of a chain that read them.
     """
 
@@ -125,6 +126,7 @@ class SlowRows(NamedTuple):
     last: int
     rows: int
     seconds: float
+    cpu_seconds: float
     phases: tuple[int, ...]
 
 
