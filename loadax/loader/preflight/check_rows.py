@@ -4,7 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -44,7 +44,7 @@ PIECE_ROWS = 1024
 PIECE_BYTES = 4 << 20
 _FIRST_PIECE = 16  # rows
 _LARGEST = 64 << 20  # bytes of a piece of one chunk
-_TARGET = 8e-3  # seconds of a piece whose rows are decoded one by one
+_TARGET = 12e-3  # seconds of a piece whose rows are decoded one by one
 _MOST_TEXTS = 100  # errors of a part that are kept whole
 _MOST_CHARACTERS = 500
 
@@ -80,6 +80,8 @@ class CheckWork:
     parts: tuple[PartOfPortion, ...]
     label: str = "preflight"
     unit: str = "row"
+    # by portion and source: rows of a piece of about 12 ms, as measured in this process
+    piece_sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def sizes(self) -> list[int]:
@@ -88,7 +90,7 @@ class CheckWork:
     def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
         """Findings in the rows of a part."""
         number, low, high = self.parts[part]
-        check = _Check(number, self.portions[number], self.bounds[number], high - low)
+        check = _Check(number, self, high - low)
         for piece in check.pieces(low, high):
             if over.is_set():
                 raise CancelledError
@@ -109,19 +111,17 @@ class _Check:
 
     Args:
         number: Index of the portion.
-        portion: The portion.
-        bounds: Bounds of leaves, by their index.
+        work: The work that it is a part of.
         rows: Number of rows that are checked in all.
     """
 
-    def __init__(
-        self, number: int, portion: Portion, bounds: dict[int, Bounds], rows: int
-    ):
+    def __init__(self, number: int, work: CheckWork, rows: int):
         self._number = number
+        portion = work.portions[number]
         self._portion = portion
-        self._bounds = bounds
+        self._bounds = work.bounds[number]
+        self._sizes = work.piece_sizes
         self._most = min(rows, max(1, _LARGEST // portion.row_bytes))
-        self._size = _FIRST_PIECE
         tiles = tuple(
             ColumnTile(leaf, all_columns(leaf.spec.shape), 1, self._most, None)
             for leaf in portion.leaves
@@ -139,11 +139,12 @@ class _Check:
         self._files: dict[str, tuple[int, float]] = {}
 
     def pieces(self, low: int, high: int) -> Iterator[Visits]:
-        """Yields visits that are read together: of one source, of whole chunks, or of about 8 ms each."""
+        """Yields visits that are read together: of one source, of whole chunks, or of about 12 ms each."""
         portion = self._portion
         rows = portion.visits(low, high).rows
         starts = chunk_starts(portion.reader.source)
-        sources = _ends(portion.owners(rows))
+        owners = portion.owners(rows)
+        sources = _ends(owners)
         chunks = chunk_numbers(starts, rows)
         together = min(
             self._most, PIECE_ROWS, max(1, PIECE_BYTES // portion.row_bytes)
@@ -151,7 +152,8 @@ class _Check:
         at = 0
         while at < len(rows):
             if chunks is None:
-                stop = at + min(self._size, together)
+                key = (self._number, int(owners[at]))
+                stop = at + min(self._sizes.get(key, _FIRST_PIECE), together)
             else:
                 stop = at + _whole_chunks(chunks[at : at + self._most], together)
             source = int(np.searchsorted(sources, at, side="right"))
@@ -177,10 +179,14 @@ class _Check:
         self._check_values(good, numbers[good])
         seconds = sum(timing.seconds for timing in timings)
         cpu = sum(timing.processor_seconds for timing in timings)
+        part = int(self._portion.owners(visits.rows[:1])[0])
         read = count - len(failed)
         if read:
-            self._size = _next_size(self._size, read, seconds)
-        self._note_time(visits, read, seconds, cpu)
+            size = self._sizes.get((self._number, part), _FIRST_PIECE)
+            # on a busy machine, most of the rest is waiting for other threads
+            busy = max(cpu, seconds / 4)
+            self._sizes[(self._number, part)] = _next_size(size, read, busy)
+        self._note_time(visits, part, read, seconds, cpu)
 
     def findings(self) -> Findings:
         """What was found in all pieces."""
@@ -279,12 +285,12 @@ class _Check:
             )
 
     def _note_time(
-        self, visits: Visits, read: int, seconds: float, cpu: float
+        self, visits: Visits, part: int, read: int, seconds: float, cpu: float
     ) -> None:
         """Notes how long a piece took, where its first row is stored, and what it requests."""
         source = self._portion.reader.source
         row = int(visits.rows[0])
-        sums = self._read[int(self._portion.owners(visits.rows[:1])[0])]
+        sums = self._read[part]
         sums[:3] += (read, seconds, cpu)
         if self._portion.is_remote:
             sums[5:] += _requested(self._portion, visits)
@@ -320,7 +326,7 @@ def _whole_chunks(chunks: Integers, together: int) -> int:
 
 
 def _next_size(size: int, rows: int, seconds: float) -> int:
-    """Rows of the next piece, so that it takes about 8 ms."""
+    """Rows of the next piece, so that it takes about 12 ms."""
     wanted = int(_TARGET * rows / max(seconds, 1e-9))
     return max(1, min(wanted, 4 * size))
 
