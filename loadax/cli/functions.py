@@ -24,6 +24,22 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
     Raises:
         ArgumentError: When the name has another form, or there is no such function.
     """
+    value = import_object(name, option)
+    if not callable(value):
+        raise ArgumentError(
+            f"{option} {name} is {value!r:.80}, which is not callable; pass the name "
+            "of a function"
+        )
+    function: Callable[..., Any] = value
+    return function
+
+
+def import_object(name: str, option: str) -> Any:
+    """Imports an object by name, including from modules in the current folder.
+
+    Raises:
+        ArgumentError: When the name has another form, or there is no such object.
+    """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ArgumentError(
@@ -45,11 +61,6 @@ def import_function(name: str, option: str) -> Callable[..., Any]:
     if value is None:
         raise ArgumentError(
             f"{option} {name}: module {module} has no such function; check the name"
-        )
-    if not callable(value):
-        raise ArgumentError(
-            f"{option} {name} is {value!r:.80}, which is not callable; pass the name "
-            "of a function"
         )
     return value
 

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _repeated(arguments: Sequence[str] | None) -> list[str]:
     """The line that resumes the command, if that is the same command again: finished parts of an index are kept."""
     command = sys.argv[1:] if arguments is None else arguments
-    if command[:1] != ["index"]:
+    if command[:1] != ["index"] and not _keeps_findings(command):
         return []
     return [
         (
@@ -71,6 +71,13 @@ def _repeated(arguments: Sequence[str] | None) -> list[str]:
             f"{shlex.join(['loadax', *command])}"
         )
     ]
+
+
+def _keeps_findings(command: Sequence[str]) -> bool:
+    """Whether it is a check whose finished parts are kept."""
+    return command[:1] == ["preflight"] and any(
+        word == "--index" or word.startswith("--index=") for word in command
+    )
 
 
 def _end_after_interrupt(told: threading.Event) -> None:

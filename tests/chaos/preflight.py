@@ -8,36 +8,39 @@ again.
 import argparse
 import io
 import json
-import os
-import signal
+import logging
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
-from unittest.mock import patch
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from PIL import Image
 
 import loadax
 from loadax import Dataloader, Dataset, MaskErrors
-from loadax.files.requests import Request  # noqa: F401 - no threads of its own in what is measured
-from loadax.loader.preflight import preflight as module
+from loadax.kept.kept_pass import PassOptions, run_pass
+from loadax.kept.parts import PartsInMemory
 from loadax.loader.preflight.check_rows import CheckWork
-from loadax.protocols import Visits
-from tests.engines import ROOT
+from loadax.loader.preflight.plan_rows import plan_rows
+from loadax.loader.preflight.preflight import _parts
+from loadax.protocols import ArraySpec, Visits
+from tests.engines import ROOT, engine_maker, worker_pids
 from tests.limits import HANG, until
-from tests.sources.shards.corpora import encoded, masked, write_tar, write_tfrecord
+from tests.sources.shards.corpora import encoded, write_tar, write_tfrecord
 
-BATCH = 100
+BATCH = 80
 FORMATS = ("jsonl", "tar", "tfrecord", "npy")
 FAULTS = {"jsonl": 10, "tar": 9, "tfrecord": 9, "npy": 9}
 WIDTH = 256
+SPEC = {"x": ArraySpec((64,), np.dtype(np.float32))}  # so that no row is read for it
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,7 @@ class Planted:
     @property
     def failing(self) -> list[int]:
         """Row ids of the mixture that fail."""
-        return [
-            number * self.rows + row for number, name in enumerate(FORMATS) for row in self.faults[name]
-        ]
+        return [number * self.rows + row for number, name in enumerate(FORMATS) for row in self.faults[name]]
 
 
 def plant(folder: Path, rows: int, seed: int, faults: bool = True) -> Planted:
@@ -83,7 +84,6 @@ def plant(folder: Path, rows: int, seed: int, faults: bool = True) -> Planted:
     for row in planted["tfrecord"]:
         content[row * size + size // 2] ^= 4  # one bit, which the checksum tells
     path.write_bytes(content)
-    assert masked(records[0]) >= 0
     array = np.repeat(values, 16, axis=1)
     array[planted["npy"], 7] = -1  # the map refuses it
     np.save(folder / "x.npy", array)
@@ -97,19 +97,24 @@ def jpeg(row: int) -> bytes:
     return out.getvalue()
 
 
-def opened(folder: Path, wrap: Callable[[str, Callable[[Any], Any]], Any] = lambda _, function: function) -> Dataset:
-    """The mixture of the four formats: each row becomes {"x": float32[64]}. `wrap`: what is made of each map."""
+def opened(folder: Path, noted: "Noted | None" = None) -> Dataset:
+    """The rows of the four formats, shuffled: each becomes {"x": float32[64]}. `noted`: notes what is read."""
+
+    def wrap(name: str, function: Callable[[Any], Any]) -> Any:
+        return noted.of(name, function) if noted else function
+
+    is_noted = noted is not None
     lines = loadax.from_jsonl(folder / "x.jsonl", "x", dtypes={"x": "float32"})
     images = loadax.from_webdataset(folder / "x.tar").decode_images("jpg", size=32)
     records = loadax.from_tfrecord(folder / "x.tfrecord", features={"x": ("float32", (WIDTH,))})
     array = loadax.from_npy(folder / "x.npy")
-    parts = {
-        "jsonl": lines.map(wrap("jsonl", from_line)),
-        "tar": images.map(wrap("tar", from_image)),
-        "tfrecord": records.map(wrap("tfrecord", from_record)),
-        "npy": array.map(wrap("npy", from_array)),
-    }
-    return loadax.concat(parts.values()).shuffle(seed=3)
+    parts = [
+        lines.map(wrap("jsonl", from_line), with_index=is_noted, spec=SPEC),
+        images.map(wrap("tar", from_image), with_index=is_noted, spec=SPEC),
+        records.map(wrap("tfrecord", from_record), with_index=is_noted, spec=SPEC),
+        array.map(wrap("npy", from_array), with_index=is_noted, spec=SPEC),
+    ]
+    return loadax.concat(parts).shuffle(seed=3)
 
 
 def from_line(row: Any) -> Any:
@@ -169,14 +174,11 @@ def cpu_of(function: Callable[[], Any]) -> float:
 
 def cpu_ratio(data: Dataset, workers: int, turns: int) -> tuple[float, float, float]:
     """CPU seconds of preflights and of plain passes over the same rows, by turns: least of each, and their ratio."""
-    from loadax.kept.kept_pass import PassOptions, run_pass
-    from loadax.kept.parts import PartsInMemory
-
     loader = loader_of(data)
 
     def plain() -> None:
-        planned = module.plan_rows(loader.phases, [(0, range(len(loader)))], [0])
-        parts = tuple(module._parts(planned.portions))
+        planned = plan_rows(loader.phases, [(0, range(len(loader)))], [0])
+        parts = tuple(_parts(planned.portions))
         work: Any = PlainPass(CheckWork(planned.portions, ({},), parts))
         run_pass(work, PartsInMemory(len(parts), lambda _: None), PassOptions(workers, None, False))
 
@@ -191,17 +193,148 @@ def cpu_ratio(data: Dataset, workers: int, turns: int) -> tuple[float, float, fl
     return min(ours), min(others), min(ours) / min(others)
 
 
-def noting(log: Path, rows: int) -> Callable[[str, Callable[[Any], Any]], Any]:
-    """Notes each row that is read, by its id in the mixture."""
+@dataclass(frozen=True)
+class Noted:
+    """Notes each row that a map gets, by its id among the rows of all formats.
 
-    def wrap(name: str, function: Callable[[Any], Any]) -> Any:
-        first = FORMATS.index(name) * rows
+    Args:
+        log: File of the notes.
+        rows: Rows of each format.
+    """
 
-        def noted(row: Any, _index: int) -> Any:
-            with log.open("a") as out:
-                out.write(f"{first + _index}\n")
+    log: Path
+    rows: int
+
+    def of(self, name: str, function: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+        """A map that notes its rows."""
+        first = FORMATS.index(name) * self.rows
+
+        def noting(row: Any, number: int) -> Any:
+            with self.log.open("a") as out:
+                out.write(f"{first + number}\n")
             return function(row)
 
-        return noted
+        return noting
 
-    return wrap
+
+def drive(folder: Path, index: Path, log: Path, rows: int, engine: str | None) -> None:
+    """The program that is killed: a preflight that notes each row it reads."""
+    executor = None
+    if engine is not None:
+        executor = engine_maker(engine)
+    loader = loader_of(opened(folder, Noted(log, rows)))
+    loader.preflight(executor=executor, index=index, key="chaos", workers=2, progress=False)
+
+
+class Killed(NamedTuple):
+    """What was found after a driver was killed.
+
+    Args:
+        finished: Parts that were finished.
+        lines: Lines of the log.
+    """
+
+    finished: set[int]
+    lines: int
+
+
+def kill_drivers(planted: Planted, work: Path, start: Callable[[list[str]], Any], engine: str | None = None) -> int:
+    """Kills the driver of a preflight three times, and checks that nothing is read again that was finished.
+
+    Args:
+        planted: The data.
+        work: An empty folder.
+        start: Starts a Python program, by its arguments.
+        engine: What reads; None: threads of the driver.
+
+    Returns:
+        Number of rows that were read again, of parts that were not finished.
+    """
+    index, log = work / "index", work / "log"
+    log.touch()
+    arguments = ["-m", "tests.chaos.preflight", "--drive", str(planted.folder), str(index), str(log)]
+    arguments += [str(planted.rows), *([engine] if engine else [])]
+    whole = loader_of(opened(planted.folder)).preflight(progress=False)
+    work_parts = rows_of_parts(planted)
+    killed: list[Killed] = []
+    for number in range(1, 5):
+        driver = start(arguments)
+        if number < 4:
+            least = len(work_parts) * number // 4
+            until(lambda least=least, driver=driver: len(finished(index)) >= least or driver.poll() is not None)  # type: ignore[misc]
+            assert driver.poll() is None, "it ended before it was killed"
+            workers = worker_pids(driver.pid)
+            driver.kill()
+            driver.wait()
+            for worker in workers:
+                with suppress(psutil.NoSuchProcess):
+                    psutil.Process(worker).kill()
+            killed.append(Killed(finished(index), len(log.read_text().splitlines())))
+        else:
+            assert driver.wait(HANG) == 0
+    read = [int(line) for line in log.read_text().splitlines()]
+    for kill in killed:
+        done = {row for part in kill.finished for row in work_parts[part]}
+        assert not done & {*read[kill.lines :]}, "a row of a finished part was read again"
+    assert {*read} | {*planted.failing} == {*range(4 * planted.rows)}
+    # the index has it all: nothing is read
+    resumed = loader_of(opened(planted.folder, Noted(log, planted.rows))).preflight(
+        index=index, key="chaos", progress=False
+    )
+    assert len(log.read_text().splitlines()) == len(read)
+    assert resumed.quarantine() == whole.quarantine() == planted.failing
+    return len(read) - len({*read})
+
+
+def rows_of_parts(planted: Planted) -> list[list[int]]:
+    """Rows of each part of a preflight."""
+    loader = loader_of(opened(planted.folder))
+    (portion,) = plan_rows(loader.phases, [(0, range(len(loader)))], [0]).portions
+    return [portion.visits(low, high).rows.tolist() for _, low, high in _parts([portion])]
+
+
+def finished(index: Path) -> set[int]:
+    return {int(path.stem) for path in index.glob("preflight-*.parts/*.npz")}
+
+
+def main() -> None:
+    """Runs the law with 25,000 rows of each format."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.preflight", description=__doc__)
+    parser.add_argument("--rows", type=int, default=25_000, help="rows of each format (default: 25,000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--drive", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.drive:
+        folder, index, log, rows, *engine = options.drive
+        drive(Path(folder), Path(index), Path(log), int(rows), *engine or [None])
+        return
+    logging.getLogger("loadax").setLevel(logging.ERROR)  # the run tells each row that it masks
+    with tempfile.TemporaryDirectory() as name:
+        data = Path(name, "data")
+        data.mkdir()
+        planted = plant(data, options.rows, options.seed)
+        loader = loader_of(opened(data))
+        report = loader.preflight(progress=False)
+        print(report)
+        masks = masked_by_run(loader)
+        assert report.quarantine() == masks == planted.failing
+        print(f"{len(masks)} of {report.distinct:,} rows fail: those that were planted, and that the run masks")
+        whole = opened(data).exclude(planted.failing)
+        for workers in (1, 2):
+            ours, plain, ratio = cpu_ratio(whole, workers, 5)
+            print(f"CPU, {workers} threads, no faults: {ours:.2f} s, a plain pass {plain:.2f} s: {ratio:.3f}")
+        ours = min(cpu_of(lambda: loader.preflight(workers=2, progress=False)) for _ in range(3))
+        print(f"CPU, 2 threads, with faults: {ours:.2f} s: {ours / plain:.3f} of a plain pass without")
+        for engine in (None, "processes:2"):
+            work = Path(name, engine or "threads")
+            work.mkdir()
+            again = kill_drivers(planted, work, start_python, engine)
+            print(f"{engine or 'threads'}: killed three times, {again} rows of unfinished parts were read again")
+
+
+def start_python(arguments: list[str]) -> Any:
+    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -44,7 +44,7 @@ PIECE_ROWS = 1024
 PIECE_BYTES = 4 << 20
 _FIRST_PIECE = 16  # rows
 _LARGEST = 64 << 20  # bytes of a piece of one chunk
-_TARGET = 12e-3  # seconds of a piece whose rows are decoded one by one
+_TARGET = 16e-3  # seconds of a piece whose rows are decoded one by one
 _MOST_TEXTS = 100  # errors of a part that are kept whole
 _MOST_CHARACTERS = 500
 
@@ -80,7 +80,7 @@ class CheckWork:
     parts: tuple[PartOfPortion, ...]
     label: str = "preflight"
     unit: str = "row"
-    # by portion and source: rows of a piece of about 12 ms, as measured in this process
+    # by portion and source: rows of a piece of about 16 ms, as measured in this process
     piece_sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
@@ -139,7 +139,7 @@ class _Check:
         self._files: dict[str, tuple[int, float]] = {}
 
     def pieces(self, low: int, high: int) -> Iterator[Visits]:
-        """Yields visits that are read together: of one source, of whole chunks, or of about 12 ms each."""
+        """Yields visits that are read together: of one source, of whole chunks, or of about 16 ms each."""
         portion = self._portion
         rows = portion.visits(low, high).rows
         starts = chunk_starts(portion.reader.source)
@@ -184,7 +184,7 @@ class _Check:
         if read:
             size = self._sizes.get((self._number, part), _FIRST_PIECE)
             # on a busy machine, most of the rest is waiting for other threads
-            busy = max(cpu, seconds / 4)
+            busy = max(cpu, seconds / 8)
             self._sizes[(self._number, part)] = _next_size(size, read, busy)
         self._note_time(visits, part, read, seconds, cpu)
 
@@ -326,7 +326,7 @@ def _whole_chunks(chunks: Integers, together: int) -> int:
 
 
 def _next_size(size: int, rows: int, seconds: float) -> int:
-    """Rows of the next piece, so that it takes about 12 ms."""
+    """Rows of the next piece, so that it takes about 16 ms."""
     wanted = int(_TARGET * rows / max(seconds, 1e-9))
     return max(1, min(wanted, 4 * size))
 
