@@ -133,7 +133,9 @@ def _portions(found: Sequence[_FormRows]) -> Iterator[Portion]:
         dtypes = tuple(
             (name, leaf.spec, leaf.dtype) for name, leaf in _leaves(rows.form).items()
         )
-        same.setdefault((id(dataset.source), dataset.maps, dtypes), []).append(rows)
+        # maps may have no hash
+        maps = tuple(map(id, dataset.maps))
+        same.setdefault((id(dataset.source), maps, dtypes), []).append(rows)
     for several in same.values():
         form = several[0].form
         numbers = several[0].numbers
