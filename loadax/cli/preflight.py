@@ -24,7 +24,6 @@ from loadax.cli.functions import import_object
 from loadax.cli.options import add_command, add_value
 from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
-from loadax.loader.dataloader import Dataloader
 
 _FOUND = 1  # exit code; not that of an error, since the check itself succeeded
 
@@ -77,6 +76,9 @@ def run(options: argparse.Namespace) -> int:
         ArgumentError: When there is no such loader.
         Exception: What would end the run although rows are masked.
     """
+    # not before it is asked for: commands import no JAX
+    from loadax.loader.dataloader import Dataloader
+
     loader = import_object(options.source, "LOADER")
     if not isinstance(loader, Dataloader) and callable(loader):
         loader = loader()

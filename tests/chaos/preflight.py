@@ -302,6 +302,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.preflight", description=__doc__)
     parser.add_argument("--rows", type=int, default=25_000, help="rows of each format (default: 25,000)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=5, help="turns that are timed (default: 5)")
+    parser.add_argument("--engines", nargs="*", default=["threads", "processes:2"], help="what is killed")
     parser.add_argument("--drive", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drive:
@@ -320,16 +322,17 @@ def main() -> None:
         assert report.quarantine() == masks == planted.failing
         print(f"{len(masks)} of {report.distinct:,} rows fail: those that were planted, and that the run masks")
         whole = opened(data).exclude(planted.failing)
-        for workers in (1, 2):
-            ours, plain, ratio = cpu_ratio(whole, workers, 5)
-            print(f"CPU, {workers} threads, no faults: {ours:.2f} s, a plain pass {plain:.2f} s: {ratio:.3f}")
-        ours = min(cpu_of(lambda: loader.preflight(workers=2, progress=False)) for _ in range(3))
-        print(f"CPU, 2 threads, with faults: {ours:.2f} s: {ours / plain:.3f} of a plain pass without")
-        for engine in (None, "processes:2"):
-            work = Path(name, engine or "threads")
+        if options.turns:
+            ours, plain, ratio = cpu_ratio(whole, 2, options.turns)
+            print(f"CPU, no faults: {ours:.2f} s, a plain pass {plain:.2f} s: {ratio:.3f}", flush=True)
+            turns = range(options.turns)
+            ours = min(cpu_of(lambda: loader.preflight(workers=2, progress=False)) for _ in turns)
+            print(f"CPU, with faults: {ours:.2f} s: {ours / plain:.3f} of a plain pass without", flush=True)
+        for engine in options.engines:
+            work = Path(name, engine.replace(":", "-"))
             work.mkdir()
-            again = kill_drivers(planted, work, start_python, engine)
-            print(f"{engine or 'threads'}: killed three times, {again} rows of unfinished parts were read again")
+            again = kill_drivers(planted, work, start_python, None if engine == "threads" else engine)
+            print(f"{engine}: killed three times, {again} rows of unfinished parts were read again", flush=True)
 
 
 def start_python(arguments: list[str]) -> Any:
