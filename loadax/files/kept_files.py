@@ -7,6 +7,7 @@ behind, and deletes them.
 import errno
 import fcntl
 import grp
+import mmap
 import os
 import pwd
 import secrets
@@ -23,6 +24,8 @@ from loadax.files.files import open_regular
 
 # locks of other hosts may be invisible here
 _TEMPORARY = f".loadax-{zlib.crc32(os.uname().nodename.encode()):08x}-"
+# bytes of a file from which it is mapped: a smaller one is read as fast, and safe from truncation
+_MAPPED = 16 << 20
 # Suffixes of the folders that belong to a temporary file.
 BESIDE = (".new", ".old")
 
@@ -139,6 +142,22 @@ def read_kept(
         size = check_size(file, most)
         # a buffer of that length is made first, so not of `most`
         return file.read(size)
+
+
+def map_kept(path: str | os.PathLike[str], most: int) -> memoryview:
+    """All bytes of a file that `open_kept` opens; a large one is mapped, so that processes share its memory.
+
+    The file must never be overwritten: reading a mapped file that was truncated kills the process. Deleting it, or
+    renaming another one onto it, is allowed.
+
+    Raises:
+        OSError: As `open_kept`, or when it has more than `most` bytes.
+    """
+    with os.fdopen(open_kept(path), "rb") as file:
+        size = check_size(file, most)
+        if size < _MAPPED:
+            return memoryview(file.read(size))
+        return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
 
 
 def check_size(file: BinaryIO, most: int) -> int:

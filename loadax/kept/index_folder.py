@@ -19,7 +19,7 @@ from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.errors import ArgumentError, SourceError
-from loadax.files.kept_files import read_kept, stamp_of, sweep, whole_file
+from loadax.files.kept_files import map_kept, read_kept, stamp_of, sweep, whole_file
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
 from loadax.files.paths import local_folder
 
@@ -48,7 +48,7 @@ class IndexFolder:
 
     Each array is a file named by its content hash, so a file that is read is never overwritten. The `.json` description
     of an entry is written last and replaced atomically. Both are verified on every read: an entry with a wrong checksum
-    counts as missing. Arrays are read into memory: truncating a mapped file would kill the process.
+    counts as missing. Large arrays are mapped, so that the processes of a machine share them.
 
     Args:
         path: Path of the local folder; created on the first write.
@@ -120,7 +120,7 @@ class IndexFolder:
             arrays = {}
             for key, file in content["arrays"].items():
                 arrays[key] = parse_npy(
-                    read_kept(self._folder / Path(file).name, machine_memory() // 2)
+                    map_kept(self._folder / Path(file).name, machine_memory() // 2)
                 )
                 if file != _file_name(name, key, arrays[key]):
                     raise ValueError(f"{file} is damaged: its checksum is wrong")

@@ -55,3 +55,17 @@ def test_an_entry_is_made_once_for_each_identity(tmp_path: Path, caplog: pytest.
     assert len([*(tmp_path / "new" / "index").iterdir()]) == 6  # two arrays and a description of each entry
     assert asked(5)[2] == {"n": 5}
     assert made == [4, 5, 4]
+
+
+def test_large_arrays_are_mapped_and_outlive_their_files(tmp_path: Path) -> None:
+    """Another entry of the name deletes their files; smaller arrays are in memory, safe from truncation."""
+    folder = IndexFolder(tmp_path)
+    large = np.arange(3 << 20)
+    folder.put("e", {}, Entry({"large": large, "small": VALUES}, {}))
+    entry = folder.get("e", {}, lambda entry: None)
+    assert entry is not None
+    maps = Path("/proc/self/maps").read_text()
+    assert [path.name in maps for path in sorted(tmp_path.glob("e-*.npy"))] == [True, False]
+    folder.put("e", {}, Entry({"large": large[::-1], "small": VALUES}, {}))
+    assert (entry.arrays["large"] == large).all()
+    assert not entry.arrays["large"].flags.writeable
