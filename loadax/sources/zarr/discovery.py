@@ -390,7 +390,7 @@ class Folder:
         self._compared.add(root)
         if known and is_first and not metadata.is_current:
             generations = metadata.kept(_GENERATION, root)
-            there = [url for url, content in known.items() if content is not None]
+            there = _compared(root, known)
             if not self._are_current(store, root, there, generations):
                 metadata.forget(_OBJECT, known)
                 metadata.forget(_GENERATION, generations)
@@ -403,8 +403,9 @@ class Folder:
             return list(map(_content, answers))
 
         contents = metadata.recall(_OBJECT, urls, ask)
-        there = [url for url, content in zip(urls, contents, strict=True) if content]
-        count_checks(len(there))
+        told = dict(zip(urls, contents, strict=True))
+        compared = _compared(root, {**metadata.kept(_OBJECT, root), **told})
+        count_checks(len(told.keys() & compared))
         metadata.recall(
             _GENERATION,
             [*asked],
@@ -444,6 +445,18 @@ class Folder:
         nbytes = sum(len(answer.value) for answer in answers if answer.value)
         count_requests(len(keys), nbytes)
         return answers
+
+
+def _compared(root: str, known: Mapping[str, bytes | None]) -> list[str]:
+    """URLs of the objects that tell whether what is known of a store is that of today.
+
+    The manifest of loadax describes all arrays. Other writers let an array grow without a change of the group's
+    metadata, so that of each array is compared.
+    """
+    finished = root + FINISHED
+    if known.get(finished) is not None:
+        return [finished]
+    return [url for url, content in known.items() if content is not None]
 
 
 def _content(answer: Any) -> bytes | None:
