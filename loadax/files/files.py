@@ -14,7 +14,6 @@ from weakref import WeakSet
 from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
 from loadax.core.log import log
-from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import (
     ByteRange,
@@ -40,6 +39,9 @@ BLOCK = 128 << 10
 _DIGESTED = 16 << 20  # bytes of a remote file without a generation that are compared
 _PART = 1 << 20
 
+# bytes of a remote file that is read whole where opening needs its start, and of all such files
+_SMALL = 64 << 10
+_SMALL_ALL = 64 << 20
 
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -86,10 +88,12 @@ class Files:
         # subfolders of remote folders whose list is known, by the folder, without escapes
         self._subfolders: dict[str, set[str]] = {}
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
+        # contents of small remote files, while data is opened, by URL
+        self._whole: dict[str, bytes] = {}
         READERS.add(self)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_metadata": None}
+        return {**vars(self), "_metadata": None, "_whole": {}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
@@ -180,6 +184,8 @@ class Files:
             for wanted in ranges
             if wanted.stop > wanted.start and remote[wanted.location]
         ]
+        contents = self._of_whole(far)
+        far = [wanted for wanted in far if wanted not in contents]
         if far:
             answers, infos = self._ranges.read(far, self._known)
         else:
@@ -187,7 +193,7 @@ class Files:
         for location, info in infos.items():
             if self._known.setdefault(location, info) != info:
                 raise changed(location)
-        contents = dict(zip(far, answers, strict=True))
+        contents.update(zip(far, answers, strict=True))
         return [
             contents[wanted]
             if wanted in contents
@@ -201,8 +207,15 @@ class Files:
         """What a read of ranges of remote files will request. `once`: whether each is read once."""
         return Wanted(self._ranges, ranges, once)
 
-    def read_starts(self, locations: Sequence[str], size: int) -> list[bytes]:
+    def read_starts(
+        self, locations: Sequence[str], size: int, whole: bool = False
+    ) -> list[bytes]:
         """Reads the first `size` bytes of each file, or all of a shorter file; the sizes of the files become known.
+
+        Args:
+            locations: Paths and URLs of the files.
+            size: Bytes of each.
+            whole: Whether to request all of small remote files, and have them at hand until `forget_whole`.
 
         Raises:
             SourceError: When a file does not exist; names it.
@@ -210,17 +223,29 @@ class Files:
         far = [location for location in locations if is_remote(location)]
 
         def ask(urls: list[str]) -> list[bytes]:
-            ranges = [ByteRange(url, 0, size) for url in urls]
+            sizes = dict.fromkeys(urls, size)
+            if whole:
+                small = self._small(urls)
+                sizes.update(small)
+            else:
+                small = {}
+            ranges = [ByteRange(url, 0, sizes[url]) for url in urls]
             starts, infos = self._remote.read(ranges, short=True)
             self._known.update(infos)
             self.recall("file", [*infos], lambda new: [[*infos[url]] for url in new])
-            return starts
+            contents = dict(zip(urls, starts, strict=True))
+            self._whole = {url: contents[url] for url in small}
+            return [start[:size] for start in starts]
 
         remote = iter(self.recall(f"first {size} bytes", far, ask))
         return [
             next(remote) if is_remote(location) else _start(location, size)
             for location in locations
         ]
+
+    def forget_whole(self) -> None:
+        """Frees the contents of small files that `read_starts` has at hand."""
+        self._whole = {}
 
     def names(self, folder: str, below: bool = False) -> list[str]:
         """Lists the files in a folder, whose path or URL ends with "/"; sizes of remote files become known.
@@ -280,18 +305,10 @@ class Files:
             return list(ask(list(urls)))
         return []
 
-    def foresee(self, asks: Sequence[Callable[[], object]]) -> None:
-        """Asks questions at once that opening will ask one after the other, if it keeps the answers until then.
-
-        Args:
-            asks: Calls of this reader, of different kinds; what they raise is raised when they are asked again.
-        """
-        if self._metadata is None or not self._metadata.is_open:
-            return
-        with thread_pool(len(asks), "loadax-foreseen") as pool:
-            under_way = [pool.submit(ask) for ask in asks]
-            for one in under_way:
-                one.exception()
+    @property
+    def remembers(self) -> bool:
+        """Whether no question is asked twice while data is opened."""
+        return self._metadata is not None and self._metadata.is_open
 
     def opened(self) -> None:
         """Says that opening has asked all that it needs to know of remote files: what is read from now on is data."""
@@ -301,6 +318,28 @@ class Files:
     def far(self, locations: Sequence[str]) -> bool:
         """Whether a file is remote, so that reads wait for a network."""
         return any(map(is_remote, locations))
+
+    def _small(self, urls: Sequence[str]) -> dict[str, int]:
+        """Sizes of those files that are known to be small, as long as all of them together are not large."""
+        room = _SMALL_ALL
+        small = {}
+        for url in urls:
+            known = self._known.get(url)
+            if known is not None and 0 < known.size <= min(_SMALL, room):
+                room -= known.size
+                small[url] = known.size
+        return small
+
+    def _of_whole(self, ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
+        """The bytes of ranges of files whose content is at hand."""
+        whole = self._whole
+        if not whole:
+            return {}
+        return {
+            wanted: whole[wanted.location][wanted.start : wanted.stop]
+            for wanted in ranges
+            if wanted.location in whole and wanted.stop <= len(whole[wanted.location])
+        }
 
     def _digest(self, location: str, size: int) -> bytes:
         log.warning(

@@ -148,14 +148,11 @@ def _folders_marked(texts: list[str], kind: Format, files: Files) -> list[str]:
         url for url in urls if url == urls[0] or not kind.belongs(file_name(url))
     ]
     if len(urls) == 1 and not kind.belongs(file_name(urls[0])):
-        url = urls[0]
-        files.foresee(
-            [
-                lambda: files.exists([url]),
-                lambda: files.first_names([f"{url}/"]),
-                lambda: files.names(f"{url}/"),
-            ]
-        )
+        has_files = _has_files(f"{urls[0]}/", files)
+        if has_files:
+            return [f"{text}/" if text in urls else text for text in texts]
+        if has_files is not None:
+            return texts
     folders = _folders(first, files)
     if folders & set(urls[:1]):
         folders |= _folders([url for url in urls if url not in first], files)
@@ -168,6 +165,17 @@ def _folders(urls: Sequence[str], files: Files) -> set[str]:
     empty = [url for url, there in found if not there or not files.sizes([url])[0]]
     below = zip(empty, files.first_names([f"{url}/" for url in empty]), strict=True)
     return {url for url, names in below if names}
+
+
+def _has_files(folder: str, files: Files) -> bool | None:
+    """Whether a list of a folder, which opening will need, has anything; None if it is not known."""
+    if not files.remembers:
+        return None
+    try:
+        names = files.names(folder)
+    except SourceError:  # as where the credentials don't allow it
+        return None
+    return names != []
 
 
 def _expand(path: str, kind: Format, files: Files) -> list[str]:

@@ -23,7 +23,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 DELAY = 0.15  # seconds of an answer: longer than requests of a round take to be sent
 # Formats without an index of their own, whose first opening reads the files after it has found them.
-SCANNED = ("jsonl", "webdataset", "tfrecord")
+SCANNED = ("webdataset", "tfrecord")
 # CSV files are read into memory whole: there is nothing to be kept of their opening.
 REMOTE = {name: sample for name, sample in SAMPLES.items() if sample.remote and not name.startswith("csv")}
 
@@ -55,15 +55,15 @@ def test_opening_takes_at_most_three_rounds(
     sample = REMOTE[name]
     url = upload(sample, tmp_path / "data", s3_server, bucket)
     first = open_sample(sample, url, tmp_path / "index")
-    # The scan of lines and records is no opening; JSON lines are also read for their compression and types.
-    assert rounds.rounds <= 3 + (2 if name == "jsonl" else name in SCANNED)
+    # The scan of records is no opening. Small files of JSON lines are scanned as they were read for their compression.
+    assert rounds.rounds <= 3 + (name in SCANNED)
     asked = Counter(one.path for one in rounds.log if one.status == 404)
     assert [path for path, count in asked.items() if count > 1] == []
     rounds.log.clear()
     again = open_sample(sample, url, tmp_path / "index")
-    # Images read the first one for its size; a store without consolidated metadata compares that of each array.
+    # Images read the first one for its size.
     assert rounds.rounds <= (2 if name == "images" else 1)
-    assert len(rounds.log) <= {"images": 2, "zarr": 3}.get(name, 1)
+    assert len(rounds.log) <= {"images": 2}.get(name, 1)
     assert len(again) == len(first)
     assert again.spec == first.spec
     assert [str(again[row]) for row in range(len(first))] == [str(first[row]) for row in range(len(first))]
@@ -109,16 +109,51 @@ def test_a_new_file_costs_one_footer(tmp_path: Path, s3_server: S3Server, s3_pro
     assert len(s3_proxy.log) == 1
 
 
-def test_planned_hosts_share_an_index(tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str) -> None:
+# Requests for the logs of Delta, Iceberg, Hudi and Lance tables in the folder above.
+ABOVE = {"parquet": 4}
+
+
+@pytest.mark.parametrize("name", ["parquet", "jsonl", "webdataset", "tfrecord", "tokens"])
+def test_planned_hosts_share_an_index(
+    name: str, tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
+) -> None:
     """A request a file, once, and one a host: openings one after the other, as so many hosts would."""
-    files = 30
-    for number in range(files):
-        write_parquet(tmp_path / "data" / f"{number:02}.parquet", 4 * number)
-    s3_server.upload(tmp_path / "data", bucket, "data/")
-    for _ in range(16):
-        loadax.from_parquet(f"s3://{bucket}/data/", index=tmp_path / "index")
-    # the list, four places of tables above the folder, a footer of each file; and a list of each other host
-    assert len(s3_proxy.log) <= 1 + 4 + files + 15
+    files = 10
+    hosts = 5
+    url = upload(REMOTE[name], tmp_path / "data", s3_server, bucket, files)
+    for _ in range(hosts):
+        open_sample(REMOTE[name], url, tmp_path / "index")
+    assert len(s3_proxy.log) <= files + hosts + ABOVE.get(name, 0)
+
+
+def test_large_json_lines_are_not_kept_whole(
+    tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
+) -> None:
+    """A file of more than 64 KiB is read by its first bytes, its lines and its types; a small one beside it once."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "large.jsonl").write_text('{"x": 1}\n' * 10_000)
+    (folder / "small.jsonl").write_text('{"x": 2}\n' * 10)
+    s3_server.upload(folder, bucket, "data/")
+    data = loadax.from_jsonl(f"s3://{bucket}/data", progress=False)
+    sizes = Counter(one.path.rpartition("/")[2] for one in s3_proxy.log if one.path.endswith(".jsonl"))
+    assert sizes["small.jsonl"] == 1
+    assert sizes["large.jsonl"] >= 3
+    assert data[10_009]["x"] == 2  # of which the content is requested again
+
+
+def test_a_store_of_loadax_is_compared_by_its_manifest(
+    tmp_path: Path, s3_server: S3Server, s3_proxy: FaultProxy, bucket: str
+) -> None:
+    url = f"s3://{bucket}/store"
+    for rows in (4, 6):
+        data = loadax.from_arrays({name: np.arange(rows) for name in "abcd"})
+        loadax.write_zarr(data, tmp_path / "store", overwrite=True)
+        s3_server.upload(tmp_path / "store", bucket, "store/")
+        assert len(loadax.from_zarr(url, index=tmp_path / "index")) == rows
+        s3_proxy.clear()
+        assert len(loadax.from_zarr(url, index=tmp_path / "index")) == rows
+        assert [one.path.rpartition("/")[2] for one in s3_proxy.log] == ["loadax.json"]
 
 
 def test_an_index_that_cannot_be_used_is_made_again(

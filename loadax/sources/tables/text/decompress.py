@@ -46,13 +46,14 @@ def decompressed(
 ) -> list[str]:
     """Paths of the decompressed contents of files; files that are not compressed are returned as they are.
 
-    Each file is written whole under another name, and then renamed; a file of another identity gets another name.
+    Each file is written whole under another name, and then renamed; a file of another identity gets another name. Small
+    remote files are requested once: `files` has their contents until `forget_whole`.
 
     Raises:
         ArgumentError: When a file is compressed, and there is no cache, or it can't be written or trusted.
         SourceError: When a file is damaged; names it.
     """
-    starts = files.read_starts(locations, MAGIC_BYTES)
+    starts = files.read_starts(locations, MAGIC_BYTES, whole=True)
     compressed = [
         location
         for location, start in zip(locations, starts, strict=True)

@@ -220,6 +220,7 @@ def open_jsonl(
     records = Records(files, locations, options.index)
     lines = _Lines(records, begins + np.repeat(records.file_begins, counts), sizes)
     schema, rounded = _types(lines, files, locations, options)
+    files.forget_whole()
     names = column_names(columns, schema.names)
     for name in names:
         if name in rounded and name not in types:
