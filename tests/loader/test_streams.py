@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import loadax
 from loadax import Dataloader, from_arrays, from_stream, mix, write_zarr
@@ -17,6 +19,7 @@ from loadax.loader.execution import thread_pool
 from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterator import DataIterator
 from loadax.sharding import data_parallel
+from loadax.sources.stream.lane import json_copy
 from tests.limits import HANG, until
 from tests.streams import CountedLanes, StatefulLane, expected_steps, row_of
 
@@ -391,6 +394,28 @@ def test_state_that_is_not_json() -> None:
 
     with pytest.raises(StateError, match="lane 0: the state of Odd is not JSON"):
         batches_of(from_stream(lambda lane, lanes: Odd(), lanes=2))
+
+
+STATES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers() | st.none(), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(STATES)
+def test_states_of_lanes_are_copied_as_json_copies_them(state: Any) -> None:
+    try:
+        expected = json.loads(json.dumps(state))
+    except TypeError:
+        with pytest.raises(TypeError):
+            json_copy(state)
+        return
+    copied = json_copy(state)
+    assert repr(copied) == repr(expected)  # also the types, and the order of keys
+    assert copied is not state or not isinstance(state, list | dict)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
