@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import loadax
 from loadax import Dataloader, from_arrays, from_stream, mix, write_zarr
@@ -405,6 +404,7 @@ STATES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(STATES)
 def test_states_of_lanes_are_copied_as_json_copies_them(state: Any) -> None:
     try:
