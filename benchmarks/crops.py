@@ -2,7 +2,8 @@
 
 Random resized crops to 224x224 of photographs of 500x375 and 2000x1500, and tiles of 224x224 of the latter. `--library`
 adds libturbojpeg 3, called by hand, whose result has wrong pixels at the edges of the part, as TensorFlow's, and
-PyTurboJPEG where it is the module `turbojpeg`. loadax is measured with libturbojpeg, if it finds one, and without.
+PyTurboJPEG where it is the module `turbojpeg`. loadax is measured with libturbojpeg, if it finds one, and without;
+tf.data with `decode_and_crop_jpeg`, which never reduces, if TensorFlow is installed.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import ctypes
 import io
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -125,6 +126,39 @@ def region(library: str) -> Way:
     return way
 
 
+def tf_data(files: Sequence[bytes], parts: Sequence[Box]) -> Callable[[], None]:
+    """An epoch of a `tf.data` pipeline of one thread that decodes these parts."""
+    tf: Any = import_module("tensorflow")
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+    def decoded(content: Any, window: Any) -> Any:
+        pixels = tf.image.decode_and_crop_jpeg(content, window, channels=3)
+        return tf.cast(tf.image.resize(pixels, (SIDE, SIDE)), tf.uint8)
+
+    contents = [files[row % len(files)] for row in range(len(parts))]
+    data = tf.data.Dataset.from_tensor_slices((contents, np.array(parts, np.int32))).map(decoded)
+
+    def epoch() -> None:
+        for _ in data.as_numpy_iterator():
+            pass
+
+    return epoch
+
+
+def rows_of(way: Way) -> Callable[[Sequence[bytes], Sequence[Box]], Callable[[], None]]:
+    """An epoch by a loop over rows."""
+
+    def begun(files: Sequence[bytes], parts: Sequence[Box]) -> Callable[[], None]:
+        def epoch() -> None:
+            for row, part in enumerate(parts):
+                way(files[row % len(files)], part)
+
+        return epoch
+
+    return begun
+
+
 def main() -> None:
     """Prints medians over rounds in which each way has a turn."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -151,17 +185,19 @@ def main() -> None:
         "2000x1500": (large, [RandomCrop().draw(1500, 2000, rng) for _ in range(ROWS)]),
         "tiles of 2000x1500": (large, tiles),
     }
-    taken: dict[tuple[str, str], list[float]] = {(name, case): [] for name in ways for case in cases}
+    epochs = {name: rows_of(way) for name, way in ways.items()}
+    if find_spec("tensorflow"):
+        epochs["tf.data, decode_and_crop_jpeg"] = tf_data
+    begun = {(name, case): epoch(*cases[case]) for name, epoch in epochs.items() for case in cases}
+    taken: dict[tuple[str, str], list[float]] = {key: [] for key in begun}
     for turn in range(ROUNDS + 1):
-        for (name, case), times in taken.items():
-            files, parts = cases[case]
-            began = time.thread_time()
-            for row, part in enumerate(parts):
-                ways[name](files[row % len(files)], part)
+        for key, times in taken.items():
+            began = time.process_time()
+            begun[key]()
             if turn:
-                times.append((time.thread_time() - began) / ROWS * 1e6)
-    print("us of one thread a row | " + " | ".join(cases))
-    for name in ways:
+                times.append((time.process_time() - began) / ROWS * 1e6)
+    print("us of CPU a row | " + " | ".join(cases))
+    for name in epochs:
         print(f"{name:36}" + "".join(f"{statistics.median(taken[name, case]):10.0f}" for case in cases))
 
 

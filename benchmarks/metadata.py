@@ -187,6 +187,11 @@ def _zarr(folder: Path, files: int) -> None:
     zarr.consolidate_metadata(group.store)
 
 
+def _zarr_of_loadax(folder: Path, files: int) -> None:
+    rows = np.zeros((files, 8), np.float32)
+    loadax.write_zarr({f"a{number}": rows for number in range(min(16, files))}, folder / "store", progress=False)
+
+
 class _Format(NamedTuple):
     function: str
     write: Callable[[Path, int], None]
@@ -204,6 +209,7 @@ _FORMATS = {
     "tokens .bin": _Format("from_tokens", _bins, {"seq_len": 16, "dtype": "uint16"}),
     "images": _Format("from_images", _images, {}),
     "zarr, 16 arrays": _Format("from_zarr", _zarr, {}, "/store"),
+    "zarr by loadax": _Format("from_zarr", _zarr_of_loadax, {}, "/store"),
 }
 
 

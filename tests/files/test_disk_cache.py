@@ -124,17 +124,38 @@ def lru_hits(numbers: Any, room: int) -> int:
     return found
 
 
+def belady_hits(numbers: list[int], room: int) -> int:
+    """Hits of a cache that knows the future, and evicts what is needed last: no cache has more."""
+    held: set[int] = set()
+    found = 0
+    for turn, number in enumerate(numbers):
+        found += number in held
+        held.add(number)
+        if len(held) > room:
+            later = {numbers[place]: place for place in range(len(numbers) - 1, turn, -1)}
+            held.remove(max(held, key=lambda one: later.get(one, len(numbers))))
+    return found
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("room", [32, 112])
 def test_every_epoch_finds_what_the_cache_holds(room: int, shuffled: bool, tmp_path: Path) -> None:
-    """An epoch of 128 blocks in a cache that holds fewer: at least 80 % of limit / size are hits; 0 with LRU."""
+    """An epoch of 128 blocks in a cache that holds fewer: at least 80 % of limit / size are hits; 0 with LRU.
+
+    No eviction that knows the order saves more than another fifth of these requests.
+    """
     cache = DiskCache(tmp_path, room * (SMALL + 4))
     orders = [np.random.default_rng(epoch).permutation(128) if shuffled else np.arange(128) for epoch in range(3)]
     found = [hits(cache, order.tolist()) for order in orders]
     assert found[0] == 0
     assert min(found[1:]) >= 0.8 * room
-    if not shuffled:
-        assert lru_hits(np.concatenate(orders).tolist(), room) == 0
+    numbers = np.concatenate(orders).tolist()
+    assert sum(found) >= 0.8 * belady_hits(numbers, room)
+    found_by_lru = lru_hits(numbers, room)  # of the last 192 reads
+    if shuffled:
+        assert found_by_lru < 0.9 * (found[1] / 2 + found[2])
+    else:
+        assert found_by_lru == 0
 
 
 def test_blocks_whose_rows_are_being_read_stay(tmp_path: Path) -> None:
