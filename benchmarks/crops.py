@@ -127,7 +127,7 @@ def region(library: str) -> Way:
 
 
 def tf_data(files: Sequence[bytes], parts: Sequence[Box]) -> Callable[[], None]:
-    """An epoch of a `tf.data` pipeline of one thread that decodes these parts."""
+    """An epoch of a `tf.data` pipeline of one thread, opened once, that decodes these parts."""
     tf: Any = import_module("tensorflow")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -137,11 +137,12 @@ def tf_data(files: Sequence[bytes], parts: Sequence[Box]) -> Callable[[], None]:
         return tf.cast(tf.image.resize(pixels, (SIDE, SIDE)), tf.uint8)
 
     contents = [files[row % len(files)] for row in range(len(parts))]
-    data = tf.data.Dataset.from_tensor_slices((contents, np.array(parts, np.int32))).map(decoded)
+    data = tf.data.Dataset.from_tensor_slices((contents, np.array(parts, np.int32))).repeat().map(decoded)
+    rows = data.as_numpy_iterator()
 
     def epoch() -> None:
-        for _ in data.as_numpy_iterator():
-            pass
+        for _ in parts:
+            next(rows)
 
     return epoch
 
