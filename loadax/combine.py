@@ -242,7 +242,7 @@ def _segments(weights: Any, names: list[str], version: int) -> tuple[Segment, ..
         and all(type(key) is int for key in weights)
     )
     if not scheduled:
-        return (Segment(0, _units(weights, names, "weights", version)),)
+        return (Segment(0, whole_units(weights, names, "weights", version)),)
     starts = list(weights)
     if starts[0] != 0 or starts != sorted(set(starts)):
         raise ArgumentError(
@@ -250,7 +250,7 @@ def _segments(weights: Any, names: list[str], version: int) -> tuple[Segment, ..
             "ascending order"
         )
     return tuple(
-        Segment(start, _units(entry, names, f"weights[{start}]", version))
+        Segment(start, whole_units(entry, names, f"weights[{start}]", version))
         for start, entry in weights.items()
     )
 
@@ -271,10 +271,20 @@ def _warn_of_other_numbers(verb: str, parts: Sequence[Dataset]) -> None:
                 break
 
 
-def _units(
+def whole_units(
     weights: Any, names: list[str], label: str, version: int
 ) -> tuple[int, ...]:
-    """Weights of one block as integers without a common divisor."""
+    """Weights of one block as integers without a common divisor.
+
+    Args:
+        weights: Weights by name, or a sequence of them, that a user passes.
+        names: Names of the datasets.
+        label: Name of the argument, for errors.
+        version: Version of the mixture.
+
+    Raises:
+        ArgumentError: When a weight or a name is wrong.
+    """
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise ArgumentError(

@@ -193,6 +193,12 @@ class Dataset:
         vars(made)["reader"] = replace(self.reader, first=visits)
         return made
 
+    def reordered(self, order: Order) -> "Dataset":
+        """The same rows in another order, with the spec and maps as they are."""
+        made = copy.copy(self)
+        vars(made).update(order=order, reader=self.reader)
+        return made
+
     @cached_property
     def is_stream(self) -> bool:
         """Whether rows come from a stream, so that there is no length and no random access."""

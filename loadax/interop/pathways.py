@@ -101,7 +101,7 @@ class ColocatedIterator(Iterator[Tree]):
         there = arguments._replace(
             place=place._replace(mesh=None, partition=partition)
         )
-        self._host = remote_class(there, phase.plan.skips)
+        self._host = remote_class(there, phase.plan.skips, phase.order.weights)
         self._ahead: deque[Tree] = deque()
 
     def __next__(self) -> Tree:
@@ -128,16 +128,17 @@ class ColocatedIterator(Iterator[Tree]):
 class _Host:
     """The program of each host. Not final: JAX makes a class of it."""
 
-    def __init__(self, arguments: LoaderArguments, skips: Any):
-        self._given = arguments, skips
+    def __init__(self, arguments: LoaderArguments, *changes: Any):
+        self._given = arguments, changes
         self._batches: Any = None
 
     def batch(self, step: Any) -> Tree:
         """This host's part of the batch of a step, a `jax.Array` on all devices; the next one is read ahead."""
         number = int(step.addressable_data(0))
         if self._batches is None or self._batches.step != number:
-            arguments, skips = self._given
+            arguments, (skips, weights) = self._given
             place = arguments.place._replace(mesh=step.sharding.mesh)
-            loader = restored((arguments._replace(place=place), skips))
+            arguments = arguments._replace(place=place)
+            loader = restored((arguments, skips, weights))
             self._batches = loader.iterate(number)
         return next(self._batches)

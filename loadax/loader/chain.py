@@ -108,7 +108,8 @@ def _drawing_as(phase: Phase, number: int) -> Phase:
     reader = dataset.reader.with_streams(lambda stream: replace(stream, phase=number))
     data = Dataset(reader.source, dataset.order, reader.maps)
     made = make_phase(phase.arguments._replace(data=data))
-    return replace(made.skipping(phase.plan.skips), made_in=phase.made_in)
+    made = made.weighted(phase.order.weights).skipping(phase.plan.skips)
+    return replace(made, made_in=phase.made_in)
 
 
 def _warn_of_repetition(phases: Sequence[Phase]) -> None:

@@ -105,10 +105,13 @@ def loader_of(phases: Iterable[Phase]) -> "Dataloader":
     return made
 
 
-def restored(*given: tuple[LoaderArguments, Skips]) -> "Dataloader":
-    """The loader that was pickled, from arguments and skipped steps of each phase."""
+def restored(
+    *given: tuple[LoaderArguments, Skips, Sequence[list[int]]],
+) -> "Dataloader":
+    """The loader that was pickled, from arguments, skipped steps and weights set in mid-run of each phase."""
     return loader_of(
-        make_phase(arguments).skipping(skips) for arguments, skips in given
+        make_phase(arguments).weighted(weights).skipping(skips)
+        for arguments, skips, weights in given
     )
 
 
@@ -303,7 +306,8 @@ class Dataloader:
                     "a function that makes one"
                 )
         return restored, tuple(
-            (phase.arguments, phase.plan.skips) for phase in self.phases
+            (phase.arguments, phase.plan.skips, phase.order.weights)
+            for phase in self.phases
         )
 
     def __deepcopy__(self, _: object = None) -> "Dataloader":
@@ -775,6 +779,33 @@ class Dataloader:
         from loadax.loader.skip import skip
 
         return loader_of(skip(self._steps, self.phases, steps))
+
+    def with_weights(self, weights: Any) -> "Dataloader":
+        """A loader of the same run with weights of its mixture that were set in mid-run, as by `it.set_weights`.
+
+        Any step of it can be read and planned, before and after the changes. Its states are those of the iterator.
+
+        Args:
+            weights: A state of an iterator. Or weights by the first step that they apply to, `{0: …, 1000: …}`, each as
+                of `mix`, which replace the rest of its schedule.
+
+        Raises:
+            ArgumentError: If a weight or a step is wrong, or the last verb of the dataset but for maps is not `mix`.
+            StateError: If the state belongs to other data.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, mix
+            >>> data = mix({"web": np.zeros(99), "code": np.ones(99)}, weights=[1, 1], stop="never")
+            >>> loader = Dataloader(data, batch_size=8)
+            >>> changed = loader.with_weights({1: [3, 1], 2: [0, 1]})
+            >>> [int(changed[step].sum()) for step in range(3)]
+            [4, 2, 8]
+        """
+        from loadax.loader.weights import with_weights
+
+        changed = with_weights(self._steps, self.phases, weights)
+        return loader_of(phase.skipping(phase.plan.skips) for phase in changed)
 
     def digest(self, steps: range | None = None) -> str:
         """Hash of the rows at each step and position, as 32 hexadecimal digits. Reads no data.

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from jax.sharding import Mesh
-
 from loadax.core.warn import warn_user
-from loadax.loader.iterator import DataIterator
+from loadax.loader.iterator import DataIterator, at_state
 from loadax.loader.phase import Phase
 from loadax.loader.phases import Phases
 from loadax.loader.stretch import Ledger, Target
@@ -44,8 +42,8 @@ class Iterations:
         self._earlier: Ledger | None = None
         self._warned = False
         self._ended = threading.Event()  # set at the end of a run
-        # An iterator that reads ahead already, and the mesh of each phase; or none.
-        self._warm: deque[tuple[list[Mesh | None], DataIterator]] = deque()
+        # An iterator that reads ahead already, and the mesh and weights of each phase; or none.
+        self._warm: deque[tuple[list[Any], DataIterator]] = deque()
 
     def iterate(
         self, targets: Sequence[Target], start: Any = 0, loop: str = ""
@@ -57,11 +55,11 @@ class Iterations:
             start: Step or state.
             loop: The call that begins a loop over the loader, for the warning; empty for other iterators.
         """
+        if start is None:
+            start = 0
         batches = self._take_warm(targets, start)
         if batches is None:
-            batches = DataIterator(
-                targets, self._steps, self._ended, 0 if start is None else start
-            )
+            batches = DataIterator(targets, self._steps, self._ended, start)
         if loop:
             self._watch(loop, batches)
         self.ledger = batches.ledger
@@ -82,7 +80,8 @@ class Iterations:
         batches = DataIterator(
             targets, self._steps, self._ended, 0 if start is None else start
         )
-        self._warm.append(([target.mesh for target in targets], batches))
+        targets, _ = at_state(targets, self._steps, start)
+        self._warm.append((_places(targets), batches))
 
     def _take_warm(
         self, targets: Sequence[Target], start: Any
@@ -91,13 +90,14 @@ class Iterations:
         # placed batches alone are read ahead
         if not self._warm or targets[0].mesh is None:
             return None
-        step = self._steps.start_of(0 if start is None else start)
+        targets, steps = at_state(targets, self._steps, start)
+        step = steps.start_of(start)
         try:
             # atomic: of several threads, one gets it
             meshes, batches = self._warm.pop()
         except IndexError:
             return None
-        if batches.step == step and meshes == [target.mesh for target in targets]:
+        if batches.step == step and meshes == _places(targets):
             batches.ledger.monitor.restart()
             return batches
         batches.close()
@@ -152,3 +152,7 @@ class Iterations:
             return True
         # Whether the rows of a stream are shuffled is not known. A whole pass over one is repeated for evaluation.
         return dataset.is_stream and not self._ended.is_set()
+
+
+def _places(targets: Sequence[Target]) -> list[Any]:
+    return [(target.mesh, [*target.phase.order.weights]) for target in targets]

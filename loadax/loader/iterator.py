@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from loadax.core.arguments import flag
 from loadax.core.distributed import this_process
 from loadax.core.replacements import missing_attribute
-from loadax.errors import ArgumentError, ClosedError, MeshError, PartitionError
+from loadax.errors import ArgumentError, ClosedError, MeshError
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.execution.monitor import RunMonitor
 from loadax.loader.execution.scheduler import OverError
@@ -35,6 +35,17 @@ if TYPE_CHECKING:
 
 # last steps of a phase, the same on all hosts, during which the next one is read ahead
 _EARLY = 64
+
+
+def at_state(
+    targets: Sequence[Target], phases: Phases, start: Any
+) -> tuple[Sequence[Target], Phases]:
+    """The targets and phases of a run with the weights that were set before a step or a state, which a state has."""
+    if type(start) is int:
+        return targets, phases
+    from loadax.loader.weights import of_state
+
+    return of_state(targets, phases, start)
 
 
 @final
@@ -63,11 +74,10 @@ class DataIterator:
         used_up: threading.Event,
         start: Any,
     ):
-        self._targets = targets
-        self._phases = phases
+        self._targets, self._phases = at_state(targets, phases, start)
         self._used_up = used_up
-        self._step = phases.start_of(start)
-        self._streams = targets[0].pipeline.lanes(start)
+        self._step = self._phases.start_of(start)
+        self._streams = self._targets[0].pipeline.lanes(start)
         # Latest step, its leaves on the host, and the shards of its mesh.
         self._host: tuple[int, Tree, Callable[[int], HostShard]] | None = None
         self._error: BaseException | None = None
@@ -405,9 +415,12 @@ class DataIterator:
                 then unchanged.
         """
         self._check_process()
-        step = self._phases.start_of(state)
-        streams = self._target.pipeline.lanes(state)
+        targets, phases = at_state(self._targets, self._phases, state)
+        step = phases.start_of(state)
+        streams = targets[0].pipeline.lanes(state)
         with self._lock:
+            self._targets = targets
+            self._phases = phases
             self._drop_next_phase()
             # prefetched batches are not those of the new step
             self._interrupted = True
@@ -468,52 +481,74 @@ class DataIterator:
             >>> batch.sharding.num_devices, batch.tolist()
             (4, [8, 9, 10, 11, 12, 13, 14, 15])
         """
+        from loadax.loader.moving import check_shards
+
         self._check_process()
         _ = self.mesh  # raises if batches are not placed
         if mesh is None:
             raise ArgumentError("mesh=None: pass the jax.sharding.Mesh to move to")
         with self._lock:
             targets = [target.on_mesh(mesh, partition) for target in self._targets]
-            self._check_shards(targets, partition is not None)
-            self._drop_next_phase()
-            stretch = self._stretch
-            self._interrupted = True
-            stretch.scheduler.close()
-            before = self._targets
-            self._targets = targets
-            self._error = None
-            try:
-                self._streams = self._same_streams()
-                self._begin(stretch, stretch.monitor)
-            except BaseException:
-                self._targets = before
-                self._replaced_guard(self._stretch)
-                raise
+            chosen = partition is not None
+            check_shards(targets, self._phases.locate(self._step), chosen)
+            self._go_on(targets, self._phases)
 
-    def _check_shards(self, targets: Sequence[Target], chosen: bool) -> None:
-        """Checks that all remaining batches can be placed there. `chosen`: the partition was chosen for this mesh."""
-        phase, step = self._phases.locate(self._step)
-        try:
-            for target in targets[phase:]:
-                last = target.shape_step(step)
-                step = 0
-                for first in [
-                    last,
-                    *(
-                        first
-                        for first in target.pipeline.plan.first_steps
-                        if first > last
-                    ),
-                ]:
-                    _ = target.shard(first).shardings
-        except (MeshError, PartitionError) as error:
-            if chosen:
-                raise
-            message = (
-                f"{error}; or move to another mesh, or with another partition: "
-                "it.move_to(mesh, partition=…)"
+    def set_weights(self, weights: Any) -> None:
+        """Sets the weights of the mixture from the next batch on, the next one that `next` returns.
+
+        Batches that were read ahead are dropped and read again. Each dataset continues where it was. The weights
+        replace the rest of a schedule, and stay until they are set again. They are part of the state, so that a resumed
+        run has them, on any hosts. `loader.with_weights(state)[step]` is the batch of any step, before and after.
+
+        All processes of a run must set the same weights at the same step; else they get an error.
+
+        Args:
+            weights: Weights by name, or a sequence, as of `mix`. Of a chain, those of its present loader.
+
+        Raises:
+            ArgumentError: If a weight is wrong, or the last verb of the dataset but for maps is not `mix`. The iterator
+                then continues as it was.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, mix
+            >>> data = mix({"web": np.zeros(99), "code": np.ones(99)}, weights=[1, 1], stop="never")
+            >>> batches = iter(Dataloader(data, batch_size=8))
+            >>> int(next(batches).sum())
+            4
+            >>> batches.set_weights({"web": 3, "code": 1})
+            >>> int(next(batches).sum())
+            2
+        """
+        from loadax.loader.weights import set_weights
+
+        self._check_process()
+        with self._lock:
+            targets, phases = set_weights(
+                self._targets, self._phases, self._step, weights
             )
-            raise type(error)(message) from error
+            hosts = self._stretch.guard.hosts
+            if hosts is not None:
+                hosts.set_weights(self._step)
+            self._go_on(targets, phases)
+
+    def _go_on(self, targets: Sequence[Target], phases: Phases) -> None:
+        """Continues with other targets at the current step. After an error, it is where it was."""
+        self._drop_next_phase()
+        stretch = self._stretch
+        self._interrupted = True
+        stretch.scheduler.close()
+        before = self._targets, self._phases
+        self._targets = targets
+        self._phases = phases
+        self._error = None
+        try:
+            self._streams = self._same_streams()
+            self._begin(stretch, stretch.monitor)
+        except BaseException:
+            self._targets, self._phases = before
+            self._replaced_guard(self._stretch)
+            raise
 
     def save(self, directory: "FutureFolder") -> Coroutine[Any, Any, Awaitable[None]]:
         """Saves the present state to a folder: Orbax calls this, since iterators are `StatefulCheckpointable`.

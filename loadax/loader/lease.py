@@ -16,10 +16,11 @@ from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, ClosedError, StateError
 from loadax.loader.iterator import DataIterator
-from loadax.loader.order_hash import OrderHash
+from loadax.loader.order_hash import LEASE, VERSION, OrderHash
 from loadax.loader.phases import KEY as PHASES, Phases
 from loadax.loader.pipeline import BatchPipeline
-from loadax.loader.state import LEASE, VERSION, make_state, plain, step_of
+from loadax.loader.saved_state import plain
+from loadax.loader.state import make_state, step_of
 from loadax.loader.stretch import Target
 from loadax.plan.batches import BatchPlan
 from loadax.plan.skips import Skips

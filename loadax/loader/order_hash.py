@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,6 +11,12 @@ from loadax.protocols import Order
 
 if TYPE_CHECKING:
     from loadax.loader.state_contents import StateContents
+VERSION = 1  # of states
+WEIGHTS_VERSION = 2  # of states with weights, which an older loadax would misread
+FIELDS = ("version", "step", "batch_size", "epoch", "position", "order")  # of states
+LEASE = "lease"  # field of what a lease adds
+KEY_SEED = "key_seed"  # field of runs with random keys, of this loadax or later
+WEIGHTS = "weights"  # field of runs whose weights were set in mid-run
 
 
 @final
@@ -25,12 +31,14 @@ class OrderHash:
         dataset: The dataset.
         key_seed: Seed of the random keys of its batches, which states have beside the hash. None: there are none.
         make_contents: Function that makes what states have of the contents; it may return None.
+        weights: Weights of its mixture that were set in mid-run, as states have them: `[position, weight, …]`.
     """
 
     def __init__(
         self,
         dataset: Dataset,
         key_seed: int | None = None,
+        weights: Sequence[list[int]] = (),
         make_contents: "Callable[[], StateContents | None]" = lambda: None,
     ):
         self.dataset = dataset
@@ -38,8 +46,13 @@ class OrderHash:
         self._described = dataset.order_facts
         self.key_seed = key_seed
         self._make_contents = make_contents
+        self.weights = weights
         # The last hashes, and what they depend on: only a schedule changes them.
         self._kept: tuple[Any, str, list[int], list[Any]] = (None, "", [], [])
+
+    def weighted(self, dataset: Dataset, weights: Sequence[list[int]]) -> "OrderHash":
+        """Hash of the same data with these weights of its mixture."""
+        return OrderHash(dataset, self.key_seed, weights, lambda: self.contents)
 
     @cached_property
     def contents(self) -> "StateContents | None":

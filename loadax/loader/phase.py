@@ -1,5 +1,6 @@
 """Phase: what a loader reads in a row of steps, and where it goes. Most loaders have one, `chain` makes several."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -66,6 +67,15 @@ class Phase:
             self, pipeline=replace(self.pipeline, plan=plan), runs=LoaderRuns()
         )
 
+    def weighted(self, weights: Sequence[list[int]]) -> "Phase":
+        """The same phase with weights that were set in mid-run, as states have them, after its own."""
+        if not weights:
+            return self
+        from loadax.loader.weights import weighted
+
+        pipeline, order = weighted(self.pipeline, self.order, weights)
+        return replace(self, pipeline=pipeline, order=order)
+
     def mesh_here(self) -> Mesh | PlannedMesh | None:
         """The mesh for the calling thread, which must be the caller's; None: there is none yet."""
         if self.mesh is not None:
@@ -78,9 +88,9 @@ class Phase:
 
     def positions(self, step: int) -> Integers:
         """Positions of this process's rows in a step, for the calling thread."""
-        return self._positions_on(self.mesh_here(), step)
+        return self.positions_on(self.mesh_here(), step)
 
-    def _positions_on(self, mesh: Mesh | PlannedMesh | None, step: int) -> Integers:
+    def positions_on(self, mesh: Mesh | PlannedMesh | None, step: int) -> Integers:
         part = self.pipeline.options.shard
         if part is None or mesh is not None:
             return self.pipeline.shard(resolve_mesh(mesh), step).positions
@@ -105,35 +115,16 @@ class Phase:
     def target(self) -> Target:
         """The devices, as the target of its batches."""
         self._prepare_states()
-        mesh = self.placing_mesh()
-        shard = partial(self.pipeline.shard, mesh)
-        hosts = partial(join_hosts, self.runs, self.order)
-        return Target(self.pipeline, shard, mesh, self.mesh is not None, hosts)
+        return _target(self.placing_mesh(), self, self)
 
     def host_target(self) -> Target:
         """The memory of this host, as the target of its batches."""
         self._prepare_states()
-        pipeline = self.pipeline.on_host()
         # Other threads, and later steps, have the rows of the mesh that is current now.
-        if self.pipeline.options.shard is not None:
-            mesh = self.mesh_here()
-        else:
-            mesh = resolve_mesh(self.mesh_here())
-        for step in self.plan.first_steps:
-            # raises before the first batch, not in mid-run
-            self._positions_on(mesh, step)
-
-        def shard(step: int) -> HostShard:
-            return pipeline.host_shard(
-                self._positions_on(mesh, step), step, pipeline.form(step).host_batch
-            )
-
-        def hosts(
-            pipeline: BatchPipeline, _: Mesh | None, *run: Any
-        ) -> OtherHosts | None:
-            return join_hosts(self.runs, self.order, pipeline, mesh, *run)
-
-        return Target(pipeline, shard, None, True, hosts)
+        mesh = self.mesh_here()
+        if self.pipeline.options.shard is None:
+            mesh = resolve_mesh(mesh)
+        return _host_target(mesh, self, self)
 
     def text(self) -> str:
         """The loader as text."""
@@ -170,6 +161,39 @@ def _contents_of(
     return contents_of(dataset, chosen)
 
 
+def _target(mesh: Mesh, phase: Phase, origin: Phase) -> Target:
+    """`Phase.target` on a mesh. `origin`: the phase before weights were set."""
+    pipeline = phase.pipeline
+    shard = partial(pipeline.shard, mesh)
+    hosts = partial(join_hosts, phase.runs, phase.order)
+    make = partial(_target, mesh)
+    given = phase.mesh is not None
+    return Target(pipeline, shard, mesh, given, hosts, phase, origin, make)
+
+
+def _host_target(
+    mesh: Mesh | PlannedMesh | None, phase: Phase, origin: Phase
+) -> Target:
+    """`Phase.host_target` on a mesh. `origin`: the phase before weights were set."""
+    pipeline = phase.pipeline.on_host()
+    for step in phase.plan.first_steps:
+        # raises before the first batch, not in mid-run
+        phase.positions_on(mesh, step)
+
+    def shard(step: int) -> HostShard:
+        return pipeline.host_shard(
+            phase.positions_on(mesh, step), step, pipeline.form(step).host_batch
+        )
+
+    def hosts(
+        pipeline: BatchPipeline, _: Mesh | None, *run: Any
+    ) -> OtherHosts | None:
+        return join_hosts(phase.runs, phase.order, pipeline, mesh, *run)
+
+    make = partial(_host_target, mesh)
+    return Target(pipeline, shard, None, True, hosts, phase, origin, make)
+
+
 def make_phase(arguments: LoaderArguments) -> Phase:
     """The phase of a loader's arguments.
 
@@ -183,7 +207,7 @@ def make_phase(arguments: LoaderArguments) -> Phase:
         check_contents(arguments.contents)
     dataset = pipeline.whole.dataset
     make_contents = partial(_contents_of, dataset, arguments.contents)
-    order = OrderHash(dataset, pipeline.options.key_seed, make_contents)
+    order = OrderHash(dataset, pipeline.options.key_seed, make_contents=make_contents)
     mesh = arguments.place.mesh
     if mesh is None:
         # a NamedSharding includes its mesh

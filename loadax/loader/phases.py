@@ -8,8 +8,8 @@ from typing import Any, final
 
 from loadax.core.arguments import shown
 from loadax.errors import ArgumentError, RowIndexError, StateError
-from loadax.loader.order_hash import OrderHash
-from loadax.loader.state import VERSION, make_state, plain_step, step_of
+from loadax.loader.order_hash import VERSION, OrderHash
+from loadax.loader.state import make_state, plain_step, step_of
 from loadax.plan.steps import Steps
 
 # Key of the states of the phases in the state of a chain.
@@ -126,7 +126,8 @@ class Phases:
         """The state before a step: that of the first loader, or one with the state of each loader that has begun."""
         phase, local = self.locate(step)
         ends = [plan.num_steps or 0 for plan in self._plans[:phase]]
-        ends += [local] if local or not phase else []
+        begun = local or not phase or self._runs[phase][1].weights
+        ends += [local] if begun else []
         states = [
             make_state(*run, end) for run, end in zip(self._runs, ends, strict=False)
         ]

@@ -288,6 +288,9 @@ class OtherHosts(Protocol):
     def tell(self, text: str) -> None:
         """Tells all other hosts a sentence."""
 
+    def set_weights(self, step: int) -> None:
+        """Tells all other hosts that this one has set weights from a step on, without which none can pass it."""
+
     def ended(self, step: int, error: BaseException) -> None:
         """Tells all other hosts that this one can't go on."""
 

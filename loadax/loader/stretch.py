@@ -87,6 +87,9 @@ class Target(NamedTuple):
         mesh: Mesh that batches are placed on. None: they are not placed.
         mesh_given: Whether the user passed the mesh.
         join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
+        phase: The `Phase` whose batches they are.
+        origin: The same phase before weights were set in mid-run.
+        make: Function of such two phases: the target of the first one.
     """
 
     pipeline: BatchPipeline
@@ -94,6 +97,9 @@ class Target(NamedTuple):
     mesh: Mesh | None
     mesh_given: bool
     join_hosts: JoinHosts
+    phase: Any = None
+    origin: Any = None
+    make: Callable[[Any, Any], "Target"] | None = None
 
     def on_mesh(self, mesh: Mesh, partition: Any) -> "Target":
         """The same batches on another mesh. `partition`: None for the same."""
@@ -102,8 +108,14 @@ class Target(NamedTuple):
         else:
             pipeline = self.pipeline.with_partition(partition)
         shard = partial(pipeline.shard, resolve_mesh(mesh))
+        make = self.make
+        assert make is not None
         return self._replace(
-            pipeline=pipeline, shard=shard, mesh=mesh, mesh_given=True
+            pipeline=pipeline,
+            shard=shard,
+            mesh=mesh,
+            mesh_given=True,
+            make=lambda *phases: make(*phases).on_mesh(mesh, partition),
         )
 
     def shape_step(self, step: int) -> int:

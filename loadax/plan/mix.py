@@ -303,6 +303,16 @@ class Mixed(OrderOfParts):
         past = tuple(segment for segment in self.segments if segment.start < end)
         return replace(self, segments=past or self.segments[:1])
 
+    def reweighted(self, later: Sequence[Segment]) -> "Mixed":
+        """The same order with other weights from the first of these segments on."""
+        start = later[0].start
+        past = tuple(segment for segment in self.segments if segment.start < start)
+        made = replace(self, segments=(*past, *later))
+        if past and len(later) == 1:  # what was drawn before is known
+            known = [*self._before[: len(past)], self.counts(start)]
+            vars(made)["_before"] = np.stack(known)
+        return made
+
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part, draws = self.draws(
             self.begin(epochs) + positions if epochs.any() else positions

@@ -117,3 +117,18 @@ class Steps(Protocol):
 
     def visits_of(self, steps: range, positions: Integers) -> Visits:
         """Visits at the same `positions` of several steps of one shape, concatenated."""
+
+
+def skipped_ranges(plan: Steps, whole_step: int) -> list[list[int]]:
+    """Skipped ranges before a step, as (epoch, position, epoch, position), which don't depend on the batch size."""
+    ranges = []
+    for start, stop in plan.skips.before(whole_step).ranges:
+        epoch, position = plan.position_of_whole_step(stop - 1)
+        ranges.append(
+            [
+                *plan.position_of_whole_step(start),
+                epoch,
+                min(position + plan.batch_size_of(stop - 1), plan.order.size),
+            ]
+        )
+    return ranges

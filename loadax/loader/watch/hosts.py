@@ -60,6 +60,8 @@ FIRST_WAIT = 5.0
 _FIRST_TICKS = 0.005, 0.1
 _STATUS = 5.0  # seconds between two statuses
 _VERDICT = "verdict"  # who tells how the records differ
+# Who tells of weights: no other host may pass the step in this run.
+_WEIGHTS = "weights"
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
@@ -114,7 +116,10 @@ class RunHosts:
         self._began = self._now = self._next_status = self._reached = perf_counter()
         self._warned = False
         self._received: dict[str, str] = {}
-        self._to_tell: deque[tuple[str, str, bool]] = deque()
+        # sender, text, and whether it ends the runs of others; of weights, the step that ends them
+        self._to_tell: deque[tuple[str, str, int]] = deque()
+        # Step, sender and text of the weights that another host has set.
+        self._weights: list[tuple[int, str, str]] = []
         # The error that ends this run, because of another host or a difference.
         self.error: HostError | None = None
         # who has ended this run, and the error
@@ -135,6 +140,15 @@ class RunHosts:
     def tell(self, text: str, ends: bool = False) -> None:
         """Has `check` tell all other hosts a sentence. `ends`: their runs end with it as an error."""
         self._to_tell.append((str(self._process), text, ends))
+
+    def set_weights(self, step: int) -> None:
+        """Tells all other hosts that this one has set weights from a step on, and left this run for another one."""
+        text = (
+            f"process {self._process} has set other weights from step {step} on, and "
+            "this process has not; call set_weights() with the same weights at the "
+            "same step on all processes"
+        )
+        self._to_tell.append((f"{_WEIGHTS}/{self._process}", text, step))
 
     def wait(self) -> None:
         """Waits until the records of all hosts are compared, for a few seconds at most.
@@ -216,6 +230,10 @@ class RunHosts:
         if not closing and not self._compared and self._record:
             self._compare()
         self._receive()
+        for at, sender, text in self._weights:
+            if step > at and self._end is None:
+                log.error("%s", text)
+                self._end_with(sender, text)
         if closing:
             self._leave()
             return
@@ -291,6 +309,9 @@ class RunHosts:
             if self._received.get(sender) != news and sender != str(self._process):
                 self._received[sender] = news
                 ends, text = json.loads(news)
+                if sender.startswith(_WEIGHTS):
+                    self._weights.append((ends, sender, text))
+                    continue
                 self._compared = self._compared or sender == _VERDICT
                 if text:
                     (log.error if ends else log.warning)("%s", text)
@@ -319,7 +340,7 @@ class RunHosts:
         if self._end is None:
             self._end = (sender, HostError(text))
             self._ended_at = self._now
-            if sender == _VERDICT:
+            if sender == _VERDICT or sender.startswith(_WEIGHTS):
                 self._grace = 0.0
             else:
                 self._grace = GRACE

@@ -62,6 +62,10 @@ def run_record(
         "version of numpy": np.__version__,
         "version of jax": jax.__version__,
         "number of rows": dataset.reader.num_rows,
+        "weights that were set": [
+            f"{':'.join(map(str, weights))} from position {start:,} on"
+            for start, *weights in order.weights
+        ],
         "dataset": [*texts_of(order, 0, 0), hash_of(dataset.order_facts)],
         "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
