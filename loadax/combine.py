@@ -9,7 +9,14 @@ from typing import Any, get_args
 import numpy as np
 
 from loadax.composition.concat import ConcatenatedSource
-from loadax.core.arguments import choice, entries, integer, number, shown
+from loadax.core.arguments import (
+    choice,
+    entries,
+    index_key,
+    integer,
+    number,
+    shown,
+)
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
 from loadax.errors import ArgumentError, StreamError
@@ -17,6 +24,7 @@ from loadax.io import as_dataset
 from loadax.plan.concat import Concatenated
 from loadax.plan.even import MOST_SLOTS
 from loadax.plan.mix import ENDLESS, EVEN, Mixed, Segment, Stop, whole_weights
+from loadax.plan.token_turns import PartTokens
 from loadax.reader import DISTINCT, readers_of_parts
 from loadax.sources.library import comes_from
 
@@ -72,6 +80,9 @@ def mix(
     stop: Stop = "first",
     by: str = "example",
     version: int = EVEN,
+    leaf: str = "tokens",
+    index: Any = None,
+    key: str | None = None,
 ) -> Dataset:
     """Mixes datasets in exact proportions, evenly: every run of positions has nearly its share of each.
 
@@ -89,8 +100,11 @@ def mix(
             terms is at most 2**44, else to a 2**44th of their sum. Or a schedule of weights by the first example that
             they apply to, `{0: …, 1_000_000: …}`. Changing a later entry does not change earlier examples, and each
             dataset continues where it was.
-        seed: Seed of the order in which the datasets take turns.
-        by: Unit of the schedule: "example", or "step", which needs a `Dataloader` directly after `mix`.
+        seed: Seed of the order in which the datasets take turns; by="tokens" does not need it.
+        by: Unit of weights and schedule. "example": weights are shares of rows, a schedule counts rows. "step": it
+            counts steps, which needs a `Dataloader` directly after `mix`. "tokens": weights are shares of tokens. At
+            every row, the tokens of a dataset are within half of one of its rows of `weight * t`, where t is the same
+            for all datasets (weighted fair queueing, Demers, Keshav and Shenker, 1989). A schedule counts rows.
         stop: End of an epoch of the mixture. "first": when one dataset is exhausted; "all": when all have been
             exhausted once, while the others start over; "never": the mixture is endless.
         version: Version of the order, for runs that began with an earlier one: a state goes on with its own. 1: what
@@ -98,10 +112,14 @@ def mix(
             block have more rows of a dataset than others: 5.9 to 15.6 % where its weight is 0.1. 2: these are rotated
             at random, and every place has its share. In both, weights are rounded to a 65,536th of their sum, and
             random maps of different datasets that were given no seed draw equal numbers.
+        leaf: Name of the leaf whose length is the number of tokens, where a source does not know it: with by="tokens".
+        index: Folder to keep these lengths in, which all rows are read for once.
+        key: Identifier of the maps in it, for maps that can't be recognised by their code.
 
     Raises:
         ArgumentError: When a weight is negative or not a number, all are zero, a name is wrong, or a dataset is empty.
-        LeafError: When their element specs differ.
+            With by="tokens", also when the rows of a dataset change from epoch to epoch, or have no tokens.
+        LeafError: When their element specs differ, or a row has no leaf `leaf`.
 
     Examples:
         >>> import numpy as np
@@ -111,6 +129,12 @@ def mix(
         >>> rows = mixed.read(range(8))
         >>> int((rows < 100).sum()), int((rows >= 100).sum())
         (6, 2)
+        >>> from loadax import from_source
+        >>> long = from_source([{"tokens": np.zeros(90)}] * 10)
+        >>> short = from_source([{"tokens": np.ones(10)}] * 100)
+        >>> mixed = mix([long, short], weights=[1, 1], by="tokens")
+        >>> [len(mixed[row]["tokens"]) for row in range(10)]
+        [10, 10, 10, 10, 90, 10, 10, 10, 10, 10]
     """
     if not isinstance(datasets, Mapping):
         datasets = {
@@ -134,13 +158,21 @@ def mix(
             raise ArgumentError(f"mix: dataset {name!r} has no rows; leave it out")
     choice("stop", stop, get_args(Stop))
     choice(
-        "by", by, ("example", "step"), "'example' or 'step': what a schedule counts"
+        "by",
+        by,
+        ("example", "step", "tokens"),
+        "'example' or 'step', what a schedule counts, or 'tokens'",
     )
+    index_key(key, index, "the maps change")
     version = integer("version", version)
     if version not in (1, 2, EVEN):
         raise ArgumentError(
             f"version={version}: pass {EVEN}, or 1 or 2 to go on with a run that "
             "began with it"
+        )
+    if by == "tokens" and version != EVEN:
+        raise ArgumentError(
+            f"version={version}: by='tokens' has no earlier versions; leave it out"
         )
     seed = integer("seed", seed, most=None)
     _warn_of_other_numbers("mix", list(parts.values()))
@@ -157,10 +189,21 @@ def mix(
         stop,
         by_step=by == "step",
         version=version,
+        tokens=_tokens(parts, leaf, index, key) if by == "tokens" else None,
     )
     if not order.by_step:
         _ = order.size  # raises for a mixture that would not end
     return Dataset(source, order)
+
+
+def _tokens(
+    parts: Mapping[str, Dataset], leaf: str, index: Any, key: str | None
+) -> tuple[PartTokens, ...]:
+    from loadax.token_lengths import part_tokens
+
+    return tuple(
+        part_tokens(name, part, leaf, index, key) for name, part in parts.items()
+    )
 
 
 def zip(datasets: Any, *others: Any, version: int = DISTINCT) -> Dataset:

@@ -10,9 +10,8 @@ import numpy as np
 from loadax.core.arguments import choice, index_key, integer, shown
 from loadax.core.casting import fill_values
 from loadax.core.digest import digest_values
-from loadax.core.leaf_names import path_of, value_at
 from loadax.dataset import Dataset
-from loadax.errors import ArgumentError, LeafError
+from loadax.errors import ArgumentError
 from loadax.loader.padded_leaves import padded_leaves
 from loadax.padding import Pad
 from loadax.plan.batches import Remainder
@@ -24,7 +23,7 @@ from loadax.plan.subset import met_rows
 from loadax.protocols import Integers, Order
 from loadax.row_index.build import Question, answers, scan_options
 from loadax.row_index.integers import check_integers
-from loadax.row_index.scan import Run
+from loadax.row_index.lengths import lengths_in
 from loadax.transforms import Padding
 
 _SAMPLED = 1 << 16  # rows of a bucket whose padding is averaged
@@ -173,27 +172,6 @@ def _refuse(dataset: Dataset) -> None:
         )
 
 
-def _lengths_in(leaf: str, run: Run) -> Integers:
-    """Lengths of a leaf in the rows of a run, int64[n].
-
-    Raises:
-        LeafError: If a row does not have the leaf, or it is a single number; names the row.
-    """
-    found = []
-    for row, example in run.examples():
-        try:
-            path = path_of(example, leaf)
-            found.append(
-                len(example[leaf] if path is None else value_at(example, path))
-            )
-        except (TypeError, KeyError, IndexError) as error:
-            raise LeafError(
-                f"Buckets: row {row} has no leaf {leaf!r} with a length; pass the "
-                "name of an array"
-            ) from error
-    return np.array(found, np.int64)
-
-
 def bucketed(
     buckets: Buckets,
     dataset: Dataset,
@@ -323,7 +301,7 @@ def _lengths(dataset: Dataset, buckets: Buckets) -> tuple[Integers, Integers]:
         reader = steady.keep(leaf).reader
         lengths = reader.lengths(rows)
     if lengths is None:
-        judge = partial(_lengths_in, leaf)
+        judge = partial(lengths_in, "Buckets", leaf)
         check = partial(check_integers, 1)
         question = Question(
             "Buckets", leaf, judge, np.int64, ["length", leaf], None, check

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -29,6 +30,7 @@ from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.even import EvenPatterns
 from loadax.plan.order import join_hits, parts_text
 from loadax.plan.part_orders import OrderOfParts, by_part
+from loadax.plan.token_turns import PartTokens, TokenTurns
 from loadax.protocols import Hits, Integers, NarrowRule, Order, Visits
 
 Stop = Literal["first", "all", "never"]
@@ -41,6 +43,7 @@ _VERSION = 1  # of this order, in saved states
 _ENDLESS_VERSION = 2
 _ROTATED_VERSION = 3  # of a mixture of version 2
 _EVEN_VERSION = 4  # of a mixture of version 3
+_TOKENS_VERSION = 5  # of a mixture by tokens
 EVEN = 3  # the version of mixtures whose patterns are even
 # positions between the epochs of an endless mixture, and number of distinct epochs
 _FAR = 1 << 40
@@ -210,6 +213,7 @@ class Mixed(OrderOfParts):
             one; "never"; or a number of positions.
         by_step: Whether segments begin at steps instead, which only a run can convert: see `at_positions`.
         version: Version of the order within blocks, 1 to 3.
+        tokens: Tokens of the parts, of which the weights are shares; None: they are shares of rows.
     """
 
     names: tuple[str, ...]
@@ -218,6 +222,7 @@ class Mixed(OrderOfParts):
     stop: Stop | int
     by_step: bool = False
     version: int = 1
+    tokens: tuple[PartTokens, ...] | None = None
     varies = True
     mixes = True
 
@@ -336,12 +341,16 @@ class Mixed(OrderOfParts):
         which = np.searchsorted(self._starts, positions, side="right") - 1
         for index in np.unique(which).tolist():
             segment = self.segments[index]
-            before = self._before[index]
             chosen = (
                 np.flatnonzero(which == index)
                 if len(self.segments) > 1
                 else slice(None)
             )
+            if self.tokens is not None:
+                turns = positions[chosen] - segment.start
+                part[chosen], draws[chosen] = self._turns(index).draws(turns)
+                continue
+            before = self._before[index]
             patterns = _patterns(self.seed, segment.weights, self.version)
             block, slot = np.divmod(positions[chosen] - segment.start, patterns.size)
             pattern, turn = self._pattern(block, patterns.size)
@@ -356,6 +365,8 @@ class Mixed(OrderOfParts):
     def counts(self, position: int) -> Integers:
         """Number of draws of each part before a position, counted over all epochs."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
+        if self.tokens is not None:
+            return self._turns(index).counts(position - self.segments[index].start)
         return (
             self._before[index]
             + self._counts(slice(index, index + 1), np.array([position]))[0]
@@ -378,6 +389,12 @@ class Mixed(OrderOfParts):
                 - 1
             )
         for index in np.unique(which).tolist():
+            if self.tokens is not None:
+                chosen = np.flatnonzero(which == index)
+                turns = self._turns(index).turns(parts[chosen], draws[chosen])
+                start = self.segments[index].start
+                positions[chosen] = np.where(turns < 0, -1, turns + start)
+                continue
             patterns = _patterns(
                 self.seed, self.segments[index].weights, self.version
             )
@@ -466,10 +483,14 @@ class Mixed(OrderOfParts):
         version = {2: _ROTATED_VERSION, EVEN: _EVEN_VERSION}.get(
             self.version, version
         )
+        lengths = []
+        if self.tokens is not None:
+            version = _TOKENS_VERSION
+            lengths = [[part.digest for part in self.tokens]]
         segments = [
             [segment.start, list(segment.weights)] for segment in self.segments
         ]
-        return [["mix", parts, segments, self.seed, self.stop, version]]
+        return [["mix", parts, segments, self.seed, self.stop, version, *lengths]]
 
     def text(self) -> list[str]:
         weights = ", ".join(
@@ -482,6 +503,8 @@ class Mixed(OrderOfParts):
             version = ""
         else:
             version = f", version={self.version}"
+        if self.tokens is not None:
+            version = ", by='tokens'"
         return [
             f"mix(seed={self.seed}, stop={self.stop!r}{version}) {weights}: {parts}"
         ]
@@ -494,12 +517,31 @@ class Mixed(OrderOfParts):
     def _before(self) -> Integers:
         """Number of draws of each part before each segment, int64[segments, parts]."""
         before = np.zeros((len(self.segments), len(self.parts)), np.int64)
+        if self.tokens is not None:
+            for index, (segment, following) in enumerate(pairwise(self.segments)):
+                turns = TokenTurns(self.tokens, segment.weights, before[index])
+                before[index + 1] = turns.counts(following.start - segment.start)
+            return before
         for first in range(0, len(before) - 1, _TOGETHER):
             last = min(first + _TOGETHER, len(before) - 1)
             before[first + 1 : last + 1] = self._counts(
                 slice(first, last), self._starts[first + 1 : last + 1]
             )
         return np.cumsum(before, axis=0)
+
+    def _turns(self, index: int) -> TokenTurns:
+        """Turns by tokens in a segment."""
+        assert self.tokens is not None
+        turns = self._known_turns.get(index)
+        if turns is None:
+            weights = self.segments[index].weights
+            turns = TokenTurns(self.tokens, weights, self._before[index])
+            self._known_turns[index] = turns
+        return turns
+
+    @cached_property
+    def _known_turns(self) -> dict[int, TokenTurns]:
+        return {}
 
     def _counts(self, segments: slice, positions: Integers) -> Integers:
         """Number of draws of each part in each of some segments before a position, int64[segments, parts]."""

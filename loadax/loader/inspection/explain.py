@@ -33,10 +33,13 @@ from loadax.loader.inspection.explanation import (
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
+from loadax.plan.mix import Mixed
 from loadax.plan.steps import Steps
 from loadax.protocols import Array, Integers, Visits
 from loadax.sharding.mesh import axis_sizes
 from loadax.sources.base import walk
+
+_SHARED = 1 << 20  # rows of a long epoch whose shares are counted
 
 
 def explain(
@@ -92,6 +95,7 @@ def explain(
         storage=_storage(dataset, plan, hosts, at, options, bool(opened)),
         balance=None if plan.costs is None else _balance(plan.of(at), shard, sampled),
         buckets=plan.buckets,
+        shares=_shares(plan, at),
         memory=memory,
         warnings=tuple(
             find_warnings(dataset, hosts, batches, reading, memory, opened)
@@ -202,6 +206,27 @@ def _balance(
         )
     before, now = ratios
     return parts, before, now
+
+
+def _shares(plan: Steps, at: int) -> tuple[tuple[str, float, float], ...]:
+    """Name of each dataset of a mixture by tokens, and its shares of the rows and tokens of an epoch."""
+    order = plan.order
+    if not isinstance(order, Mixed) or order.tokens is None:
+        return ()
+    low = int(order.begin(plan.position_of_step(at)[0]))
+    ends = [order.counts(end) for end in (low, low + min(order.size, _SHARED))]
+    tokens = [
+        [
+            part.before(int(count))
+            for part, count in zip(order.tokens, counts, strict=True)
+        ]
+        for counts in ends
+    ]
+    shares = []
+    for before, after in (ends, tokens):
+        drawn = np.subtract(after, before)
+        shares.append((drawn / max(1, drawn.sum())).tolist())
+    return tuple(zip(order.names, *shares, strict=True))
 
 
 def _costs(plan: BatchPlan, visits: Visits) -> Array:

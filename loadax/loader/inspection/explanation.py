@@ -222,6 +222,8 @@ class Explanation:
         buckets: Length, batch size, steps in an epoch, and share of padding in the rows of each bucket.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
+        shares: Of a mixture by tokens: name of each dataset, and its shares of the rows and of the tokens of an epoch,
+            or of the first 2**20 rows of a longer one.
         later: First step and explanation of each later phase of a chain.
     """
 
@@ -239,6 +241,7 @@ class Explanation:
     buckets: tuple[tuple[int, int, int, float], ...]
     memory: Memory
     warnings: tuple[str, ...]
+    shares: tuple[tuple[str, float, float], ...] = ()
     later: tuple[tuple[int, "Explanation"], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -308,6 +311,14 @@ class Explanation:
                         f"the dearest of {parts} parts costs {now:.3f} times their mean, "
                         f"{before:.3f} without balance="
                     )
+                ],
+            )
+        if self.shares:
+            yield (
+                "shares",
+                [
+                    f"{name}: {rows:.1%} of rows, {tokens:.1%} of tokens"
+                    for name, rows, tokens in self.shares
                 ],
             )
         if self.buckets:
