@@ -1,20 +1,19 @@
 """Epoch: one epoch of a run, with a length."""
 
 from collections.abc import Iterator
-from typing import final
+from typing import Any, final
 
 from loadax.errors import ClosedError
 from loadax.loader.host_rows import HostRows
 from loadax.loader.iterator import DataIterator
-from loadax.loader.phases import Phases
 from loadax.protocols import Tree
 
 
-def epochs(batches: DataIterator, phases: Phases) -> Iterator["Epoch"]:
+def epochs(batches: DataIterator) -> Iterator["Epoch"]:
     """Yields the remaining epochs of a run, and closes its iterator afterwards."""
     with batches:
-        while batches.step != phases.num_steps:
-            epoch = Epoch(batches, batches.epoch, phases.epoch_stop(batches.step))
+        while batches.step != batches.num_steps:
+            epoch = Epoch(batches)
             yield epoch
             epoch.leave()
 
@@ -30,11 +29,11 @@ class Epoch(Iterator[Tree]):
         number: Number of the epoch, from 0.
     """
 
-    def __init__(self, batches: DataIterator, number: int, stop: int):
+    def __init__(self, batches: DataIterator):
         self._batches = batches
-        self._stop = stop
+        self._stop = batches.epoch_stop
         self._left = False
-        self.number = number
+        self.number: int = batches.epoch
         self.get_state = batches.get_state
         self.move_to = batches.move_to
         self.ledger = batches.ledger
@@ -62,6 +61,15 @@ class Epoch(Iterator[Tree]):
         if self._batches.step >= self._stop:
             raise StopIteration
         return next(self._batches)
+
+    def set_weights(self, weights: Any) -> None:
+        """Sets the weights of the mixture, as `DataIterator.set_weights`; the epoch may end at another step then."""
+        batches = self._batches
+        batches.set_weights(weights)
+        if batches.epoch == self.number:
+            self._stop = batches.epoch_stop
+        else:
+            self._stop = batches.step
 
     def leave(self) -> None:
         """Skips the remaining batches of this epoch."""

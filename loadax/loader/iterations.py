@@ -72,7 +72,7 @@ class Iterations:
         batches = self.iterate(
             targets, start, "loader.epochs()" if start is None else ""
         )
-        yield from epochs(batches, self._steps)
+        yield from epochs(batches)
 
     def warmup(self, targets: Sequence[Target], start: Any) -> None:
         """Begins the iterator that the next call of `iterate` continues with, if it is for the same batches."""

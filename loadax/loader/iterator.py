@@ -389,6 +389,11 @@ class DataIterator:
         return self._phases.epoch_of(self._step)
 
     @property
+    def epoch_stop(self) -> int:
+        """Step after the last one of the epoch of the next batch."""
+        return self._phases.epoch_stop(self._step)
+
+    @property
     def phase(self) -> int:
         """Index of the next batch's loader in a chain; 0 for a single loader."""
         return self._phases.locate(self._step)[0]

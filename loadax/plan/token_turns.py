@@ -24,7 +24,7 @@ _CELL = 64  # rows whose lengths are summed
 _CHUNK = 1 << 20  # rows that are looked at together
 _KEPT_ROWS = 1 << 16  # of the epochs of a part whose sums are kept, at least three
 _MOST_TOKENS = 1 << 61  # that are counted in int64
-_SLACK = 1e-12  # relative error of a time, above that of a few roundings
+_SLACK = 2e-15  # relative error of a time, above that of a few roundings
 _ROUNDS = 200  # until a time is found; halving floats takes half of that
 
 

@@ -507,7 +507,10 @@ def test_infinite_loader_has_no_length() -> None:
             r"the state's 'order' is 'ffffffffffffffff', this dataset's is '[0-9a-f]{16}': its length, element spec",
         ),
         ({"order": 7}, r"the state's 'order' is 7, this dataset's is \d+: its length, element spec"),
-        ({"version": 2}, "the state's 'version' is 2, this loadax reads 1; restore it with the loadax that saved it"),
+        (
+            {"version": 3},
+            "the state's 'version' is 3, this loadax reads 1 and 2; restore it with the loadax that saved it",
+        ),
         ({"step": -1}, "the state's 'step' is -1; it must be an int from 0 to"),
         ({"step": True}, "the state's 'step' is True"),
         ({"position": 1.5}, r"the state's 'position' is 1\.5"),

@@ -351,3 +351,20 @@ def test_nobody_waits_for_a_leader_that_is_closed(caplog: pytest.LogCaptureFixtu
             run.check(1, seconds=3.0)
     assert not caplog.messages
     assert not run.failed
+
+
+def test_a_host_that_goes_on_without_weights_that_others_have_set_ends() -> None:
+    run = Run([RECORD] * 3)
+    run.check()
+    run.hosts[0].set_weights(12)
+    run.hosts[0].check(closing=True, resumed=0.0)
+    run.steps[:] = 12, 12, 12
+    run.check(1, 2)
+    assert not run.failed, "they may still set them"
+    run.steps[2] = 13
+    run.check(1, 2)
+    assert sorted(run.failed) == [2]
+    assert str(run.failed[2]) == (
+        "process 0 has set other weights from step 12 on, and this process has not; call set_weights() with the same "
+        "weights at the same step on all processes"
+    )
