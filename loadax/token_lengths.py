@@ -88,7 +88,7 @@ def _lengths(
         np.int64,
         ["length", leaf],
         None,
-        partial(check_integers, 0),
+        partial(check_integers, 1),
     )
     if index is None:
         folder = None
