@@ -148,7 +148,17 @@ TOPICS = {
 FIRST = {
     "loadax.Dataset": ("shuffle", "map", "map_batch", "filter", "split", "pack", "pad", "cache", "read"),
     "loadax.Dataloader": ("iterate", "epochs", "__len__", "__getitem__", "rows", "explain", "spec"),
-    "loadax.DataIterator": ("__next__", "get_state", "set_state", "step", "report", "stats", "host", "close"),
+    "loadax.DataIterator": (
+        "__next__",
+        "get_state",
+        "set_state",
+        "set_weights",
+        "step",
+        "report",
+        "stats",
+        "host",
+        "close",
+    ),
 }
 
 # Pages that live in the root of the repository, where other hosts look for them.
