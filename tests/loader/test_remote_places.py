@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -185,12 +186,16 @@ def test_ctrl_c_while_workers_are_looked_for_shuts_down_what_was_made(monkeypatc
 
     def interrupt() -> None:
         assert asked.wait(HANG)
+        until(lambda: sys._current_frames()[main].f_code is threading.Condition.wait.__code__)
+        time.sleep(0.1)  # Python notices a signal that comes just before it waits for a lock at the end of the wait
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         Dataloader(from_source(range(64)), 8, remote=make).iterate()
+    assert time.monotonic() - began < HANG
     thread.join()
     go.set()
     with pytest.raises(RuntimeError, match="shutdown"):
