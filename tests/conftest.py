@@ -261,6 +261,16 @@ def wait_for_leaks(before: Running, grace: float = GRACE) -> Running:
     return leaked
 
 
+@pytest.fixture(autouse=True, scope="session")
+def short_pauses() -> Iterator[None]:
+    """Has requests that fail sent again within half a second, five times as for users, who wait for six seconds."""
+    from loadax.files import attempts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "_PAUSES", (0.05, 0.1, 0.1, 0.1, 0.1))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Fails a test that leaves a thread of loadax or a child process behind, and names it."""

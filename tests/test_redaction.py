@@ -12,7 +12,7 @@ import pytest
 import loadax
 from loadax.cli.program import main
 from loadax.errors import LoadaxError, SourceError
-from loadax.files import kvstore, object_stores, remote
+from loadax.files import kvstore, remote
 from loadax.redaction import redact
 from tests.servers.loopback import DeadPort
 from tests.servers.ranges import RangeServer
@@ -104,7 +104,6 @@ def test_no_opener_shows_them(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
-    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     for module in (kvstore, remote):
         monkeypatch.setattr(module, "NOTICE", 1e-4)  # says at once that it waits
     caplog.set_level(logging.DEBUG)
@@ -121,7 +120,6 @@ def test_no_command_shows_them(
     command: str, dead: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
-    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
     for name in ("a.npy", "a.zarr"):
         more = [str(tmp_path / "out")] if command == "convert" else []
         try:
