@@ -7,18 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
 import pytest
 
 import loadax
-from loadax.core.patience import NOTICE
 from loadax.errors import ArgumentError, HostError
+from loadax.kept import shared
 from tests.limits import until
 
 ROWS = 100
-LATE = NOTICE + 1  # seconds, until the others have logged that they wait
+LATE = 2.0  # seconds, until the others have logged that they wait
+patch.object(shared, "NOTICE", LATE - 1).start()  # for as long as the process lives
+patch.object(shared, "_LOOK", 0.5).start()
 
 
 def data() -> loadax.Dataset:
@@ -44,7 +47,7 @@ def unlike(folder: str, name: str, mine: Callable[[], Any], theirs: Callable[[],
     for late in (0, 1, None):
         meet(folder, f"{name}-{late}")
         if jax.process_index() == late:
-            sleep(1)
+            sleep(0.5)
         if jax.process_index() == 0:
             assert len(mine())
         else:
@@ -122,7 +125,7 @@ def process_0_trains(folder: str) -> None:
     with iter(made) as batches:  # which both have begun, so it ends nobody
         next(batches)
         if jax.process_index() == 0:
-            sleep(10)
+            sleep(3)  # several looks of the other one
         assert len(data().filter(even, index=f"{folder}/index")) == ROWS // 2
     if jax.process_index() == 0:
         with iter(made) as batches:

@@ -13,7 +13,7 @@ def test_processes_with_different_passes_are_told(tmp_path: Path) -> None:
     outputs = run_processes(
         "tests.processes.shared_pass_bodies:all_cases", 2, 1, {"folder": str(tmp_path)}, timeout=LIMIT
     )
-    assert "filter: waiting for process 0 to begin it, for 5 s" in outputs[1]
+    assert "filter: waiting for process 0 to begin it, for 1 s" in outputs[1]
 
 
 def test_process_0_trains_without_the_pass(tmp_path: Path) -> None:
