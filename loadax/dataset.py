@@ -2036,7 +2036,7 @@ def zipped(parts: Sequence[Dataset], structure: Structure, version: int) -> Data
         structure: Structure of an example, whose leaves are the examples of the parts.
         version: Version of `zip`.
     """
-    from loadax.composition.zip import ZipPart, ZippedSource
+    from loadax.composition.zipped import ZipPart, ZippedSource
     from loadax.plan.zip import zip_orders
 
     if any(part.is_stream for part in parts):
