@@ -1671,7 +1671,7 @@ class Dataset:
             raise ArgumentError(
                 f"{what} makes of every row, or counts, how many of each row"
             )
-        from loadax.composition.flat_map import FanOut, FlatMapSource
+        from loadax.composition.flat_mapped import FanOut, FlatMapSource
         from loadax.plan.flat_map import FlatMapped
         from loadax.row_index.build import scan_options
         from loadax.row_index.integers import flat_map_counts

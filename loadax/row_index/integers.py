@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.composition.flat_map import Counts
+from loadax.composition.flat_mapped import Counts
 from loadax.core.arguments import (
     MOST_POSITIONS,
     function,
