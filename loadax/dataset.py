@@ -614,7 +614,7 @@ class Dataset:
             >>> chunks[2]["window_mask"]
             array([ True, False])
         """
-        from loadax.composition.windows import (
+        from loadax.composition.windowed import (
             WindowSource,
             window_options,
             window_remedy,

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from loadax.composition.window_places import Places
-from loadax.composition.windows import WindowSource
+from loadax.composition.windowed import WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError

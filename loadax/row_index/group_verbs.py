@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from loadax.composition.padded_windows import PaddedWindowSource
-from loadax.composition.windows import WindowOptions, WindowSource
+from loadax.composition.windowed import WindowOptions, WindowSource
 from loadax.core.arguments import choice, refuse_given
 from loadax.core.distributed import this_process
 from loadax.core.formatting import count_text

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import loadax
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
-from loadax.composition.windows import WindowSource
+from loadax.composition.windowed import WindowSource
 from loadax.errors import ArgumentError, SourceError, StreamError
 from loadax.loader.order_hash import OrderHash
 from loadax.sources.adapt import as_source

@@ -12,7 +12,7 @@ import pytest
 import loadax
 import loadax.sources
 from loadax.composition.concat import ConcatenatedSource
-from loadax.composition.windows import WindowOptions, WindowSource
+from loadax.composition.windowed import WindowOptions, WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError
 from loadax.plan.sequential import Sequential
