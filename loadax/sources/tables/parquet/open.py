@@ -28,8 +28,8 @@ from loadax.sources.tables.arrow.nulls import Found, first_null
 from loadax.sources.tables.arrow.table_leaves import TableLeaves, arrays_of
 from loadax.sources.tables.arrow.unify import unified_schema
 from loadax.sources.tables.parquet.format import FORMAT
-from loadax.sources.tables.parquet.groups import RowGroups
 from loadax.sources.tables.parquet.parquet_files import Names, ParquetFiles
+from loadax.sources.tables.parquet.row_groups import RowGroups
 from loadax.sources.tables.parquet.source import ParquetSource
 from loadax.sources.tables.parquet.table_formats import refuse_tables
 

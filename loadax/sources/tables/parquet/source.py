@@ -24,7 +24,7 @@ from loadax.protocols import (
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.parquet.groups import RecentGroups, RowGroups
+from loadax.sources.tables.parquet.row_groups import RecentGroups, RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 
