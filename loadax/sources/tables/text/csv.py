@@ -31,8 +31,8 @@ from loadax.sources.tables.text.dialect import (
 )
 from loadax.sources.tables.text.dtypes import arrow_types, check_columns
 from loadax.sources.tables.text.encoding import UTF_8, encoding_of
+from loadax.sources.tables.text.exact_integers import FIRST_ROUNDED, has_large
 from loadax.sources.tables.text.format import CSV
-from loadax.sources.tables.text.integers import FIRST_ROUNDED, has_large
 
 _BLOCKS = 16  # blocks of a large file that is parsed by one thread
 # bytes of such a block

@@ -42,8 +42,8 @@ from loadax.sources.tables.arrow.table_leaves import TableLeaves
 from loadax.sources.tables.text.decompress import decompressed
 from loadax.sources.tables.text.dtypes import arrow_types, with_types
 from loadax.sources.tables.text.encoding import BOM, encoding_of
+from loadax.sources.tables.text.exact_integers import refuse_rounded
 from loadax.sources.tables.text.format import JSONL
-from loadax.sources.tables.text.integers import refuse_rounded
 
 if TYPE_CHECKING:
     from loadax.files.metadata import Metadata
