@@ -24,12 +24,12 @@ from loadax.sources.tables.arrow.call import (
 from loadax.sources.tables.arrow.table import TableSource, open_table
 from loadax.sources.tables.arrow.table_leaves import stated_classes
 from loadax.sources.tables.arrow.unify import unified_schema
+from loadax.sources.tables.text.column_types import arrow_types, check_columns
 from loadax.sources.tables.text.dialect import (
     has_several_lines,
     refuse_other_delimiter,
     refuse_swallowed_rows,
 )
-from loadax.sources.tables.text.dtypes import arrow_types, check_columns
 from loadax.sources.tables.text.encoding import UTF_8, encoding_of
 from loadax.sources.tables.text.exact_integers import FIRST_ROUNDED, has_large
 from loadax.sources.tables.text.format import CSV

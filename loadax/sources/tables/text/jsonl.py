@@ -39,8 +39,8 @@ from loadax.sources.shards.records import Records
 from loadax.sources.tables.arrow.call import Call, column_names, naming_file
 from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
+from loadax.sources.tables.text.column_types import arrow_types, with_types
 from loadax.sources.tables.text.decompress import decompressed
-from loadax.sources.tables.text.dtypes import arrow_types, with_types
 from loadax.sources.tables.text.encoding import BOM, encoding_of
 from loadax.sources.tables.text.exact_integers import refuse_rounded
 from loadax.sources.tables.text.format import JSONL
