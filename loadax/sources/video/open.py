@@ -14,8 +14,8 @@ from loadax.sources.images.folder import checked_size
 from loadax.sources.library import require
 from loadax.sources.video.decoder import Decoder, FrameError
 from loadax.sources.video.format import FORMAT
+from loadax.sources.video.frame_rows import frame_rows
 from loadax.sources.video.frame_table import RECORDS, frame_table
-from loadax.sources.video.rows import frame_rows
 from loadax.sources.video.source import VideoSource
 
 
