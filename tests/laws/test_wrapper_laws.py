@@ -23,7 +23,7 @@ from loadax.sources.adapt import as_source
 from loadax.sources.base import BaseSource, Traits, walk
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import ChunkCache
-from loadax.sources.wrappers.crop import CroppedSource
+from loadax.sources.wrappers.cropped import CroppedSource
 from loadax.testing import check_source
 from loadax.writing.data_fingerprint import identify
 from tests.faulty import FaultySource

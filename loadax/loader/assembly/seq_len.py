@@ -10,7 +10,7 @@ from loadax.core.tree import Structure, flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec
-from loadax.sources.wrappers.crop import CroppedSource, first_columns
+from loadax.sources.wrappers.cropped import CroppedSource, first_columns
 from loadax.transforms import BatchMap
 
 
