@@ -53,7 +53,7 @@ def pack_sparse(
         True
     """
     from loadax.io import as_dataset
-    from loadax.packing.sparse import LENGTHS, pack_rows
+    from loadax.packing.sparse_rows import LENGTHS, pack_rows
     from loadax.sources.base import walk
     from loadax.sources.sparse.source import INDICES, VALUES, SparseSource
 
