@@ -1343,7 +1343,7 @@ def _recognise(data: Any) -> Dataset | None:
         )
     from loadax.sources.adapt import as_source, is_source
     from loadax.sources.libraries.grain_map import is_grain
-    from loadax.sources.libraries.sparse import is_sparse
+    from loadax.sources.libraries.sparse_matrices import is_sparse
     from loadax.sources.libraries.streams import recognise_stream
     from loadax.sources.libraries.supported import open_supported
 

@@ -8,7 +8,7 @@ from loadax.core.formatting import some, type_text
 from loadax.errors import ArgumentError
 from loadax.sources.frame_columns import is_column, is_frame
 from loadax.sources.libraries.grain_map import is_grain, refuse_grain
-from loadax.sources.libraries.sparse import is_sparse
+from loadax.sources.libraries.sparse_matrices import is_sparse
 from loadax.sources.libraries.streams import recognise_stream
 from loadax.sources.library import comes_from, is_stored
 

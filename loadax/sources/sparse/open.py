@@ -15,7 +15,7 @@ from loadax.protocols import Integers
 from loadax.sources.arrays import ArraySource
 from loadax.sources.base import BaseSource
 from loadax.sources.libraries.array_tree import open_tree
-from loadax.sources.libraries.sparse import is_group
+from loadax.sources.libraries.sparse_matrices import is_group
 from loadax.sources.library import comes_from, is_stored, require
 from loadax.sources.library_arrays import is_array
 from loadax.sources.sparse.entries import open_entries
