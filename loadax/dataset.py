@@ -415,7 +415,7 @@ class Dataset:
         self, seed: int, buffer_size: int | None, **others: Any
     ) -> "Dataset":
         from loadax.plan.stream import StreamOrder, lane_verbs
-        from loadax.sources.stream.shuffled import shuffled_stream
+        from loadax.sources.stream.shuffled_lanes import shuffled_stream
 
         stream, text, facts = shuffled_stream(
             self.source, seed, buffer_size, **others

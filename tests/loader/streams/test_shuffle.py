@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from loadax import Dataloader, Dataset, from_arrays, from_huggingface, from_stream, mix
 from loadax.errors import ArgumentError
-from loadax.sources.stream.shuffled import ShuffledLane
+from loadax.sources.stream.shuffled_lanes import ShuffledLane
 from tests.limits import examples
 from tests.streams import CountedLanes, row_of
 
