@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loadax
-from loadax.sources.tables.huggingface.verbs import verb_without_state
+from loadax.sources.tables.huggingface.iterable_verbs import verb_without_state
 
 BATCH = 6
 interleave, concatenate = datasets.interleave_datasets, datasets.concatenate_datasets

@@ -10,12 +10,12 @@ from loadax.protocols import Tree
 from loadax.sources.stream.lane import OpenLane, rows_are_batches
 from loadax.sources.stream.source import Origin, StreamSource
 from loadax.sources.tables.arrow.call import column_names
-from loadax.sources.tables.huggingface.stream_rows import StreamRowReader
-from loadax.sources.tables.huggingface.verbs import (
+from loadax.sources.tables.huggingface.iterable_verbs import (
     has_batches,
     verb_of_whole,
     verb_without_state,
 )
+from loadax.sources.tables.huggingface.stream_rows import StreamRowReader
 
 # of a stream whose number of lanes is not given: each has files open
 _MOST_LANES = 16
