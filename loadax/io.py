@@ -456,7 +456,9 @@ def from_huggingface(
     from loadax.sources.library import comes_from
 
     if comes_from(data, "datasets", "IterableDataset"):
-        from loadax.sources.tables.huggingface.stream import open_huggingface_stream
+        from loadax.sources.tables.huggingface.iterable_datasets import (
+            open_huggingface_stream,
+        )
 
         return _stream(open_huggingface_stream(data, columns, lanes))
     from loadax.sources.tables.huggingface.open import open_huggingface

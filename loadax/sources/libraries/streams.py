@@ -57,7 +57,9 @@ def recognise_stream(data: Any) -> StreamSource | None:
         ArgumentError: If its rows are batches, as far as the library tells.
     """
     if comes_from(data, "datasets", "IterableDataset"):
-        from loadax.sources.tables.huggingface.stream import open_huggingface_stream
+        from loadax.sources.tables.huggingface.iterable_datasets import (
+            open_huggingface_stream,
+        )
 
         return open_huggingface_stream(data)
     if comes_from(data, "grain", "IterDataset"):

@@ -20,7 +20,7 @@ import loadax
 from loadax import Dataloader, as_dataset, from_huggingface
 from loadax.errors import ArgumentError, SourceError, StateError
 from loadax.sources.stream.source import StreamSource
-from loadax.sources.tables.huggingface.stream import lanes_of
+from loadax.sources.tables.huggingface.iterable_datasets import lanes_of
 
 
 @pytest.fixture(autouse=True)
