@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from loadax.cli.source import SOURCES
+from loadax.cli.data_opener import SOURCES
 from loadax.core.arguments import shown
 from loadax.errors import LeafError, LeafTypeError, LoadaxError
 
