@@ -22,7 +22,7 @@ from loadax.files.kvstore import brief, wait
 from loadax.files.object_stores import PATIENCE
 from loadax.kept.parts import Done
 from loadax.writing.layout import Layout
-from loadax.writing.ragged import RaggedRows
+from loadax.writing.ragged_rows import RaggedRows
 from loadax.writing.rows import Rows
 
 # seconds between two looks at whether a part is written, while the next one is read

@@ -34,7 +34,7 @@ from loadax.writing.layout import (
     divides,
     plan_layout,
 )
-from loadax.writing.ragged import find_ragged
+from loadax.writing.ragged_rows import find_ragged
 from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
 from loadax.writing.store_parts import Parts
