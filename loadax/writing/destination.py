@@ -36,8 +36,8 @@ from loadax.sources.base import Attributes
 from loadax.sources.zarr.format import MARKERS
 from loadax.sources.zarr.manifest import read_marker
 from loadax.sources.zarr.names import FINISHED, PARTIAL, VERSION
+from loadax.writing.chunk_layout import Layout, array_label
 from loadax.writing.keys import KEPT_PARTS, keys_below, own_keys
-from loadax.writing.layout import Layout, array_label
 
 # key range of the processes' files: "." follows "-"
 _PART = "loadax.part-"

@@ -14,7 +14,7 @@ from loadax.core.spec import array_or_object, spec_of
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import Array, ArraySpec, Integers, Tree
-from loadax.writing.layout import Layout, Sizes, plan_ragged_layout
+from loadax.writing.chunk_layout import Layout, Sizes, plan_ragged_layout
 from loadax.writing.rows import Written
 
 _SAMPLE = 32  # rows that tell which leaves are ragged, and how large parts are

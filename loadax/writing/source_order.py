@@ -29,7 +29,7 @@ from loadax.plan.sample import Sampled
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import largest_chunk
-from loadax.writing.layout import Layout
+from loadax.writing.chunk_layout import Layout
 from loadax.writing.rows import Written
 from loadax.writing.store_parts import Parts, ahead, rows_per_read
 

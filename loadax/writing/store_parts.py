@@ -21,7 +21,7 @@ from loadax.errors import SourceError
 from loadax.files.kvstore import brief, wait
 from loadax.files.object_stores import PATIENCE
 from loadax.kept.parts import Done
-from loadax.writing.layout import Layout
+from loadax.writing.chunk_layout import Layout
 from loadax.writing.ragged_rows import RaggedRows
 from loadax.writing.rows import Rows
 

@@ -14,7 +14,7 @@ from loadax.protocols import Integers
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import check_finished, json_object
 from loadax.sources.zarr.names import FINISHED, LENGTHS, PARTIAL
-from loadax.writing.layout import array_label
+from loadax.writing.chunk_layout import array_label
 from loadax.writing.store_parts import damage_of
 
 _CACHE_BYTES = 32 << 20  # for shard indexes, when shards are read chunk by chunk

@@ -22,8 +22,8 @@ from loadax.protocols import Engine
 from loadax.redaction import redact
 from loadax.sources.zarr.names import FINISHED
 from loadax.work.executors import index_engine
+from loadax.writing.chunk_layout import array_label
 from loadax.writing.keys import keys_below
-from loadax.writing.layout import array_label
 from loadax.writing.store_parts import ahead, damage_of, reason
 from loadax.writing.survey import (
     Box,

@@ -26,14 +26,14 @@ from loadax.sources.zarr.discovery import RaggedArrays, find_arrays
 from loadax.sources.zarr.names import BARE, LENGTHS, RAGGED, VERSION
 from loadax.sources.zarr.source import TensorStoreSource
 from loadax.work.executors import checked_engine
-from loadax.writing.destination import Destination, Share
-from loadax.writing.layout import (
+from loadax.writing.chunk_layout import (
     Sizes,
     array_label,
     array_names,
     divides,
     plan_layout,
 )
+from loadax.writing.destination import Destination, Share
 from loadax.writing.ragged_rows import find_ragged
 from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order

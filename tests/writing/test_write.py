@@ -21,7 +21,7 @@ from loadax.core.tree import map_leaves
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.io import from_arrays, from_zarr
 from loadax.protocols import ArraySpec
-from loadax.writing.layout import Sizes, divides, plan_layout
+from loadax.writing.chunk_layout import Sizes, divides, plan_layout
 from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, examples
@@ -157,7 +157,7 @@ def test_store_of_an_earlier_version_is_resumed_by_its_own_parts(
 ) -> None:
     spec = {str(index): ArraySpec((width,), np.dtype(np.int16)) for index, width in enumerate(shapes)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.writing.layout._FEW_PARTS", 1)  # as loadax 0.1.0 did
+        patch.setattr("loadax.writing.chunk_layout._FEW_PARTS", 1)  # as loadax 0.1.0 did
         earlier = plan_layout(spec, rows, Sizes(chunk))
     begun = earlier.shard_rows if divides(chunk, earlier.shard_rows) else None
     assert plan_layout(spec, rows, Sizes(chunk, begun)) == earlier
