@@ -978,8 +978,8 @@ class Dataset:
         from loadax.core.fingerprint import unrecognised
         from loadax.core.log import log
         from loadax.sources.path_overlap import check_elsewhere
-        from loadax.writing.rows import Written
         from loadax.writing.write import open_kept, open_written, write_zarr
+        from loadax.writing.written_rows import Written
 
         path = checked_path("path", path, "the path or URL of a folder for the cache")
         overwrite = flag("overwrite", overwrite)
@@ -1045,7 +1045,7 @@ class Dataset:
 
     def _recipe(self, key: str | None, *arguments: Any) -> str | None:
         """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
-        from loadax.writing.rows import recipe_of
+        from loadax.writing.written_rows import recipe_of
 
         if self._made_of is not None:
             reader, order, own = self._made_of

@@ -1462,8 +1462,8 @@ def write_zarr(
         if name not in ("dataset", "path")
     }
     from loadax.sources.path_overlap import check_elsewhere
-    from loadax.writing.rows import Written
     from loadax.writing.write import write_zarr as write
+    from loadax.writing.written_rows import Written
 
     path = checked_path(
         "path", path, "the path or URL of a folder that does not exist yet"

@@ -15,7 +15,7 @@ from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
 from loadax.protocols import Array, ArraySpec, Integers, Tree
 from loadax.writing.chunk_layout import Layout, Sizes, plan_ragged_layout
-from loadax.writing.rows import Written
+from loadax.writing.written_rows import Written
 
 _SAMPLE = 32  # rows that tell which leaves are ragged, and how large parts are
 

@@ -30,8 +30,8 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.chunk_layout import Layout
-from loadax.writing.rows import Written
 from loadax.writing.store_parts import Parts, ahead, rows_per_read
+from loadax.writing.written_rows import Written
 
 _RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
 _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in memory

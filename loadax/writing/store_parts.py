@@ -23,7 +23,7 @@ from loadax.files.object_stores import PATIENCE
 from loadax.kept.parts import Done
 from loadax.writing.chunk_layout import Layout
 from loadax.writing.ragged_rows import RaggedRows
-from loadax.writing.rows import Rows
+from loadax.writing.written_rows import Rows
 
 # seconds between two looks at whether a part is written, while the next one is read
 _POLL = 0.05

@@ -35,9 +35,9 @@ from loadax.writing.chunk_layout import (
 )
 from loadax.writing.destination import Destination, Share
 from loadax.writing.ragged_rows import find_ragged
-from loadax.writing.rows import Rows, Written
 from loadax.writing.source_order import in_source_order
 from loadax.writing.store_parts import Parts
+from loadax.writing.written_rows import Rows, Written
 
 _POLL = 0.2  # seconds
 # more than the cores of a small machine, since reads wait for disk and network

@@ -107,7 +107,11 @@ def test_what_loadax_0_1_0_kept_is_known_by_its_fingerprints(
         return Fingerprint(former(digest), unknown)
 
     with monkeypatch.context() as patched:
-        for module in ("loadax.row_index.index_identity", "loadax.packing.documents_identity", "loadax.writing.rows"):
+        for module in (
+            "loadax.row_index.index_identity",
+            "loadax.packing.documents_identity",
+            "loadax.writing.written_rows",
+        ):
             patched.setattr(f"{module}.fingerprint", as_before)
         one = build()
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

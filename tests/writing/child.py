@@ -17,8 +17,8 @@ import numpy as np
 from loadax import from_source
 from loadax.protocols import ArraySpec, Integers, Tree
 from loadax.sources.base import Attributes
-from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
+from loadax.writing.written_rows import Written
 from tests.writing.rows import TreeRows, tree_of
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from loadax.io import from_arrays, from_parquet, from_source, from_zarr, write_z
 from loadax.plan.order import VerbOrder
 from loadax.protocols import ArraySpec, Hits, Integers, Tree, Visits
 from loadax.writing import source_order
-from loadax.writing.rows import Written
+from loadax.writing.written_rows import Written
 from tests.limits import examples
 from tests.writing.rows import files
 from tests.writing.shuffled import CHUNK, SEED, Chunks, shuffled

@@ -22,8 +22,8 @@ from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.io import from_arrays, from_zarr
 from loadax.protocols import ArraySpec
 from loadax.writing.chunk_layout import Sizes, divides, plan_layout
-from loadax.writing.rows import Written
 from loadax.writing.write import write_zarr
+from loadax.writing.written_rows import Written
 from tests.limits import HANG, examples
 from tests.servers.ranges import RangeServer
 from tests.writing.rows import NAMES, TreeRows, files, made_up, tree_of
