@@ -111,7 +111,7 @@ def from_array_record(paths: Any, *, dtype: Any = None, index: Any = None) -> Da
         {'data': array([111, 110, 101,   0], dtype=uint8), 'length': np.int32(3)}
     """
     from loadax.sources.array_record.format import FORMAT
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
 
     return Dataset(open_files(FORMAT, paths, dtype=dtype, index=index))
 
@@ -270,7 +270,7 @@ def from_csv(
         >>> from_csv(path)[1]
         {'length': np.float64(4.0), 'species': 'virginica'}
     """
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.tables.text.format import CSV
 
     return Dataset(
@@ -329,7 +329,7 @@ def from_jsonl(
         array([1, 2, 3, 4], dtype=uint16)
     """
     from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.tables.text.format import JSONL
 
     options = RecordOptions(index, cache, cache_bytes, progress)
@@ -527,7 +527,7 @@ def from_images(
     """
     from loadax.sources.images.crop import RandomCrop
     from loadax.sources.images.format import FORMAT
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
 
     images = size, fit, quality, damaged, crop
     dataset = Dataset(open_files(FORMAT, folder, *images, index=index))
@@ -647,7 +647,7 @@ def from_npy(
         array([0, 0, 1, 1, 2, 2])
     """
     from loadax.sources.npy.format import FORMAT
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
 
     return Dataset(open_files(FORMAT, path, cache, cache_bytes, index=index))
 
@@ -678,7 +678,7 @@ def from_objects(paths: Any) -> Dataset:
         array([98, 98, 98], dtype=uint8)
     """
     from loadax.sources.objects.format import FORMAT
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
 
     return Dataset(open_files(FORMAT, paths))
 
@@ -736,7 +736,7 @@ def from_tokens(
         ...     len(data), data[1]["tokens"].tolist()
         (12, [8, 9, 10, 11, 12, 13, 14, 15, 16])
     """
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.tokens.format import FORMAT
 
     return Dataset(
@@ -844,7 +844,7 @@ def from_tfrecord(
         b'three'
     """
     from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.shards.format import TFRECORD
 
     options = RecordOptions(index, cache, cache_bytes, progress)
@@ -998,7 +998,7 @@ def from_webdataset(
         {'cls': np.int32(5)}
     """
     from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.shards.format import WEBDATASET
 
     images = (size, fit, quality, damaged)
@@ -1050,7 +1050,7 @@ def from_zarr(
         SourceError: If nothing exists at `path`, a variable is missing (lists those that exist), or loadax did not
             finish writing the store.
     """
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.zarr.format import FORMAT
 
     return Dataset(open_files(FORMAT, path, variables, missing, index=index))
@@ -1156,7 +1156,7 @@ def from_parquet(
         >>> len(data), data[7]
         (100, {'x': np.int64(7), 'y': np.int64(49)})
     """
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
     from loadax.sources.tables.parquet.format import FORMAT
 
     return Dataset(
@@ -1180,7 +1180,7 @@ def _open_in_groups(
     """Opens files that are indexed, and whose rows windows don't join."""
     from loadax.plan.sequential import Sequential
     from loadax.sources.format import RecordOptions
-    from loadax.sources.opening import open_files
+    from loadax.sources.open_files import open_files
 
     options = RecordOptions(index=index, progress=progress)
     source = open_files(one, paths, options, *arguments)

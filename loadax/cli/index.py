@@ -38,7 +38,7 @@ from loadax.kept.index_folder import IndexFolder
 from loadax.sources.file_index import ENTRY
 from loadax.sources.format import RecordOptions
 from loadax.sources.formats import FORMATS
-from loadax.sources.opening import open_files
+from loadax.sources.open_files import open_files
 
 
 def add(commands: Any) -> None:

@@ -15,7 +15,7 @@ from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
 from loadax.protocols import Integers
 from loadax.sources.base import BaseSource
-from loadax.sources.opening import open_files
+from loadax.sources.open_files import open_files
 from loadax.sources.tables.parquet.format import FORMAT as PARQUET
 
 _CONVERTER = "python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=NAME"

@@ -18,7 +18,7 @@ from loadax.sources.lerobot.description import (
 )
 from loadax.sources.lerobot.shaped_table import ShapedTable
 from loadax.sources.lerobot.source import Leaf, LeRobotSource, Part
-from loadax.sources.opening import open_files
+from loadax.sources.open_files import open_files
 from loadax.sources.video.format import FORMAT as VIDEO
 from loadax.sources.video.source import VideoSource
 

@@ -13,7 +13,7 @@ import loadax
 from loadax.errors import SourceError
 from loadax.sources.format import RecordOptions
 from loadax.sources.formats import FORMATS
-from loadax.sources.opening import open_files
+from loadax.sources.open_files import open_files
 from tests.formats.samples import SAMPLES, Sample, every
 from tests.limits import HANG, until
 from tests.sources.shards.corpora import numbered, write_tar
