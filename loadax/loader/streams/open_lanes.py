@@ -233,6 +233,7 @@ class OpenLanes:
         parts = located.layout.lanes
         shift = located.shift
         rows_at_once = self.opened.rows_at_once
+        batched = self.source.batched
         kept: list[list[Tree]] = [[]] * len(parts)
         # of lanes that have ended, by index
         ends: dict[int, tuple[Integers, str]] = {}
@@ -248,10 +249,16 @@ class OpenLanes:
             begin = relative + shift
             before = len(items)
             there = end
-            lane.read(begin, span, items)
+            part = None
+            if batched and span == end - first:
+                part = lane.next_part(begin, span)
+            if part is None:
+                lane.read(begin, span, items)
+            else:
+                items.append(part)
             if not lane.stateless:
                 lane.take_state(consumed()[lane.number])
-            if span != end - first or lane.row != begin + span:
+            if part is None and (span != end - first or lane.row != begin + span):
                 # Another process has the other rows. If the lane has ended, the last ones are missing.
                 wanted = turns[: np.searchsorted(turns, lane.row - shift)] - relative
                 if self.source.batched:

@@ -68,7 +68,8 @@ class LaneTickets:
     def serve_next(self, lane: Lane) -> None:
         """Lets the next piece read a lane."""
         lane.serving += 1
-        self.begin((lane, lane.serving))
+        if self._waiting:
+            self.begin((lane, lane.serving))
 
 
 @final

@@ -68,51 +68,51 @@ class BlockSpec:
 
     def __init__(self, spec: Tree):
         self._specs, self._structure = flatten_spec(spec)
-        self._keys = self._structure.keys if self._structure.flat else None
-        self._dtypes = [leaf.dtype for leaf in self._specs]
-        self._shapes = [leaf.shape for leaf in self._specs]
+        # Key, dtype and shape of each leaf. None: blocks are not flat dicts.
+        self._expected: list[tuple[str, np.dtype[Any], tuple[int, ...]]] | None = None
+        if self._structure.flat and self._structure.keys:
+            self._expected = [
+                (key, leaf.dtype, leaf.shape)
+                for key, leaf in zip(self._structure.keys, self._specs, strict=True)
+            ]
 
-    def leaves(self, block: Any, name: Callable[[], str]) -> Sequence[Array]:
+    def plain_leaves(self, block: Any) -> list[Array] | None:
+        """Leaves of a flat dict of arrays as specified, of one length. None: it is another block.
+
+        Small blocks come by the thousand, so this does as little as it can.
+        """
+        expected = self._expected
+        if expected is None or type(block) is not dict or len(block) != len(expected):
+            return None
+        leaves: list[Array] = []
+        rows = -1
+        for key, dtype, shape in expected:
+            leaf = block.get(key)
+            if type(leaf) is not np.ndarray or leaf.dtype != dtype:
+                return None
+            count, *row = leaf.shape or (-2,)
+            if tuple(row) != shape or (count != rows and leaves):
+                return None
+            rows = count
+            leaves.append(leaf)
+        if rows < 0:
+            return None
+        return leaves
+
+    def leaves(self, block: Any, name: str) -> Sequence[Array]:
         """Leaves of a block.
 
         Args:
             block: An item of a lane.
-            name: Returns the name of the block, for errors.
+            name: Name of the block, for errors.
 
         Raises:
             LeafError: If it is not a tree of arrays of one length as specified; names block and leaf.
         """
-        if (
-            type(block) is dict
-            and self._keys is not None
-            and len(block) == len(self._keys)
-        ):
-            leaves: list[Any] = [block.get(key) for key in self._keys]
-            if self._are_plain(leaves):
-                return leaves
-        count = len(rows_of_block(block, name())[0][0])
+        count = len(rows_of_block(block, name)[0][0])
         return flatten(
-            check_leaves(block, count, self._specs, self._structure, f"{name()},")
+            check_leaves(block, count, self._specs, self._structure, f"{name},")
         )[0]
-
-    def _are_plain(self, leaves: Sequence[Any]) -> bool:
-        """Whether leaves are arrays as specified, of one length."""
-        count = None
-        for leaf, dtype, shape in zip(
-            leaves, self._dtypes, self._shapes, strict=True
-        ):
-            if (
-                type(leaf) is not np.ndarray
-                or leaf.dtype != dtype
-                or not leaf.ndim
-                or leaf.shape[1:] != shape
-            ):
-                return False
-            if count is None:
-                count = len(leaf)
-            elif len(leaf) != count:
-                return False
-        return count is not None
 
 
 def join_parts(parts: Sequence[BlockPart], out: Sequence[Array]) -> None:

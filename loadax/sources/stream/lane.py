@@ -1,7 +1,7 @@
 """Lane: one iterator of a stream, read in order, and the states from which another process can continue it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple, final
@@ -20,6 +20,9 @@ OpenLane = Callable[[int, int, int], Any]
 
 # Share of a run's time that asking all lanes for their states may take. Resuming repeats the rows since the latest one.
 _STATE_SHARE = 0.05
+
+# Stands for the end of an iterator.
+_NO_BLOCK = object()
 
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 
@@ -86,7 +89,7 @@ class Lane:
         # Rows of the latest block that were not taken yet. None: there are none.
         self._rest: BlockPart | None = None
         # Leaves of the first block, and copies of their first rows.
-        self._first_block: tuple[list[Array], list[Array]] | None = None
+        self._first_block: tuple[Sequence[Array], list[Array]] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
         # Only within one read: later, the row belongs to the maps, which may change it.
         self._checked = False
@@ -123,6 +126,25 @@ class Lane:
             count -= got
             if count and not got:
                 self._end_epoch()
+
+    def next_part(self, row: int, count: int) -> BlockPart | None:
+        """Reads `count` rows from `row` on, if the present block has them all. None: it does not, so `read` must.
+
+        Most parts of blocks of many rows are read here.
+        """
+        rest = self._rest
+        if rest is None or self.row != row:
+            return None
+        leaves, begin, end = rest
+        middle = begin + count
+        if middle > end:
+            return None
+        self.row = row + count
+        if middle == end:
+            self._rest = None
+        else:
+            self._rest = BlockPart(leaves, middle, end)
+        return BlockPart(leaves, begin, middle)
 
     def take_ticket(self) -> int:
         """Ticket of the next piece that reads the lane. Not thread-safe."""
@@ -218,22 +240,21 @@ class Lane:
         """The next block that has rows. None: the epoch ends."""
         assert self._iterator is not None
         assert self._blocks is not None
-        self._add_state()  # blocks begin at the states
-        leaves: list[Array] = []
+        if self._methods is not None:
+            self._add_state()  # blocks begin at the states
+        leaves: Sequence[Array] = ()
         while not leaves or not len(leaves[0]):
             try:
-                blocks = list(islice(self._iterator, 1))
+                block = next(self._iterator, _NO_BLOCK)
             except RAISED as error:
                 blame(
                     error, "a lane", f"loadax: reading row {self.row} of {self._name}"
                 )
                 raise
-            if not blocks:
+            if block is _NO_BLOCK:
                 return None
-            leaves = list(
-                self._blocks.leaves(
-                    blocks[0], lambda: f"{self._name}, block at row {self.row}"
-                )
+            leaves = self._blocks.plain_leaves(block) or self._blocks.leaves(
+                block, f"{self._name}, block at row {self.row}"
             )
         if self._first_block is not None:
             first, copies = self._first_block
