@@ -65,7 +65,7 @@ def test_what_somebody_sees_is_never_written_again(name: str, long_runs: bool, m
     axes, partition, array = CASES[name]
     data = from_arrays({"x": array}).shuffle(seed=0)
     loader = Dataloader(
-        data, 16, mesh=mesh_of(axes), partition=partition, num_epochs=6, num_workers=2, prefetch_bytes=1 << 20
+        data, 16, mesh=mesh_of(axes), partition=partition, num_epochs=3, num_workers=2, prefetch_bytes=1 << 20
     )
     random = np.random.default_rng(0)
     kept: list[tuple[int, str, Any]] = []
