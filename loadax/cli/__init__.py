@@ -1,4 +1,4 @@
-"""The command line: `loadax inspect`, `convert`, `verify`, `index`, `plan`."""
+"""The command line: `loadax inspect`, `convert`, `verify`, `index`, `env`."""
 
 from loadax.cli.program import main
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import loadax
-from loadax.cli import convert, index, inspect, preflight, report, verify
+from loadax.cli import convert, env, index, inspect, preflight, report, verify
 from loadax.cli.functions import place_of
 from loadax.cli.options import code_advice, error_text
 from loadax.cli.terminal import is_interrupt, is_of_output, say
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"loadax {loadax.__version__}"
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for module in (inspect, convert, verify, index, preflight, report):
+    for module in (inspect, convert, verify, index, preflight, report, env):
         module.add(commands)
     return top
 
