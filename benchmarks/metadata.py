@@ -34,7 +34,7 @@ _HOSTS = (1, 8, 64)
 _OPENED = 8  # openings that are counted where all are alike
 
 
-class _Server:
+class Server:
     """The files below a folder as the objects of a bucket `bucket`."""
 
     def __init__(self, root: Path):
@@ -222,7 +222,7 @@ def _open(name: str, index: str | None) -> None:
     getattr(loadax, form.function)(f"s3://bucket/train{form.below}", **form.options, **given)
 
 
-def _planned(server: _Server, name: str, index: str | None) -> list[int]:
+def _planned(server: Server, name: str, index: str | None) -> list[int]:
     """Requests of 1, 8 and 64 hosts: of the first ones, and as many again of each other as of the last of them.
 
     Those that the engine sends a second time because they are late depend on the load of this machine: not counted.
@@ -233,7 +233,7 @@ def _planned(server: _Server, name: str, index: str | None) -> list[int]:
     return [sum(counts[:hosts]) for hosts in _HOSTS]
 
 
-def _run(server: _Server, name: str, index: str | None, processes: int) -> int:
+def _run(server: Server, name: str, index: str | None, processes: int) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -277,7 +277,7 @@ def main() -> None:
             root = Path(folder, "data")
             (root / "train").mkdir(parents=True)
             _FORMATS[name].write(root / "train", options.files)
-            server = _Server(root)
+            server = Server(root)
             os.environ |= {
                 "AWS_ENDPOINT_URL": server.url,
                 "AWS_ACCESS_KEY_ID": "x",
