@@ -21,22 +21,6 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "1"
 
-import time
-
-_ticks = 0
-
-
-def _tick() -> float:
-    """A clock that advances by 10 µs with each look at it."""
-    global _ticks  # noqa: PLW0603 - there is one clock
-    _ticks += 1
-    return _ticks * 1e-5
-
-
-if __name__ == "__main__":  # before anything of loadax imports them
-    time.perf_counter = _tick
-    time.thread_time = _tick
-
 import argparse
 import gc
 import json
@@ -52,19 +36,18 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+import ticks  # noqa: F401 - before anything of loadax looks at a clock
+from gate_table import compare
 from metadata import Server
 
 import loadax
 
 TABLE = Path(__file__).with_name("gate.json")
-GROWTH = 0.05
-"""How much more than in the table is a failure."""
-
 _PACKAGE = str(Path(loadax.__file__).parent)
 _WARMUP = 16  # steps, after which buffers are used again
 _STEPS = 16  # that are counted
 _ROWS = 4096
-_MARK = "/loadax-gate-"  # begins the names of files that are looked for between two countings
+_MARK = "/loadax-count-"  # begins the names of files that are looked for between two countings
 _SYSTEM = "read,pread64,readv,preadv,openat,newfstatat,fstat,statx,lseek,getdents64"
 
 
@@ -306,8 +289,9 @@ def _between_marks(log: str) -> dict[str, float]:
         if _MARK in line:
             name, _, side = line.split(_MARK)[1].split('"')[0].partition("-")
             counting = name if side == "begin" else ""
-        elif counting:
-            counts[counting] = counts.get(counting, 0) + 1 / _STEPS
+            counts.setdefault(name, 0)
+        elif counting and " resumed>" not in line:  # the second line of a call
+            counts[counting] += 1 / _STEPS
     return counts
 
 
@@ -318,27 +302,14 @@ def _traced(names: Sequence[str]) -> None:
             WORKLOADS[name].write(Path(folder))
             steps = _steps(WORKLOADS[name], folder)
             gc.disable()
-            os.path.exists(f"{_MARK}{name}-begin")
+            Path(f"{_MARK}{name}-begin").exists()
             for _ in range(_STEPS):
                 next(steps)
-            os.path.exists(f"{_MARK}{name}-end")
+            Path(f"{_MARK}{name}-end").exists()
             gc.enable()
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-
-
-def compare(table: dict[str, dict[str, float]], found: dict[str, dict[str, float]]) -> list[str]:
-    """What has grown by more than `GROWTH`, or is not in the table, as lines of text."""
-    lines = []
-    for name, counts in found.items():
-        for what, count in counts.items():
-            before = table.get(name, {}).get(what)
-            if before is None:
-                lines.append(f"{name}: {what} is {count:g}, and not in the table")
-            elif count > before * (1 + GROWTH):
-                lines.append(f"{name}: {what} has grown from {before:g} to {count:g}")
-    return lines
 
 
 def main(given: Sequence[str] | None = None) -> int:

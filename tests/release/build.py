@@ -31,9 +31,10 @@ def build_twice(tools: Path, dist: Path) -> tuple[Path, Path]:
     """
     digests: list[dict[str, str]] = []
     with TemporaryDirectory() as folder:
+        copy_tracked(Path(folder, "files"))
         for name, mode, time in (("one", 0o644, EARLY), ("another clone", 0o600, None)):
             copy = Path(folder, name)
-            copy_tracked(copy, mode, time)
+            copy_files(Path(folder, "files"), copy, mode, time)
             run_tool([tools / "python", "-m", "build", "--no-isolation"], copy)
             digests.append({path.name: _digest(path) for path in sorted((copy / "dist").iterdir())})
         shutil.rmtree(dist, ignore_errors=True)
@@ -47,26 +48,31 @@ def build_twice(tools: Path, dist: Path) -> tuple[Path, Path]:
     return wheel, sdist
 
 
-def copy_tracked(target: Path, mode: int, time: int | None) -> None:
-    """Copies the files of the repository that a clone would have.
+def copy_tracked(target: Path) -> None:
+    """Copies the files of the repository that a clone would have, as they are now, into a new folder."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=HANG).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():  # or it is deleted, but not yet from the index
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target / name)
+
+
+def copy_files(source: Path, target: Path, mode: int, time: int | None) -> None:
+    """Copies a folder.
 
     Args:
+        source: The folder.
         target: Folder to make.
         mode: Permissions of the files.
         time: Time of their last change, in seconds; None: now.
     """
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=HANG).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        source = ROOT / name
-        if not source.is_file():  # deleted, but not yet from the index
-            continue
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
-        path.chmod(mode)
-        if time is not None:
-            os.utime(path, (time, time))
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    for path in target.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
+            if time is not None:
+                os.utime(path, (time, time))
 
 
 def run_tool(command: list[str | Path], folder: Path) -> None:

@@ -1,0 +1,64 @@
+"""The gate of benchmarks closes for one more copy of a batch, and for one more request a file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.limits import HANG
+from tests.scripts.benchmarks.scripts import FOLDER, load
+
+# Counts two workloads, then each again with a regression.
+_PROGRAM = f"""
+import json, sys
+sys.path.insert(0, {str(FOLDER)!r})
+import gate
+from loadax.files.remote import RemoteFiles
+from loadax.loader.assembly.assembler import _PieceView
+
+table = {{name: gate.measure(name) for name in ("arrays", "bucket")}}
+again = {{name: gate.measure(name) for name in table}}
+found = [gate.compare(table, again)]
+_PieceView.destination = lambda *_: None  # rows are read into an array of their own, and copied
+found.append(gate.compare(table, {{"arrays": gate.measure("arrays")}}))
+read = RemoteFiles.read
+
+def reads(files, ranges, *others, **named):
+    files.look_up([part.location for part in ranges])  # asks for the size of each file
+    return read(files, ranges, *others, **named)
+
+RemoteFiles.read = reads
+found.append(gate.compare(table, {{"bucket": gate.measure("bucket")}}))
+print(json.dumps(found))
+"""
+
+
+def test_gate_fails_for_a_copy_of_a_batch_and_a_request_a_file() -> None:
+    # a process of its own, since the clock must be there before loadax is imported
+    command = [sys.executable, "-c", _PROGRAM]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
+    assert run.returncode == 0, run.stderr
+    clean, copied, asked = json.loads(run.stdout.splitlines()[-1])
+    assert clean == []
+    assert any(line.startswith("arrays: allocated has grown") for line in copied), copied
+    assert any(line.startswith("bucket: requests of an epoch has grown from 16 to 32") for line in asked), asked
+
+
+def test_gate_has_a_table_of_all_its_workloads() -> None:
+    table = json.loads((FOLDER / "gate.json").read_text("utf-8"))
+    assert {"why", "loadax", "python", "counts"} == set(table[-1])
+    text = Path(FOLDER, "gate.py").read_text("utf-8")
+    assert set(table[-1]["counts"]) == {line.split('"')[1] for line in text.splitlines() if ": Workload(" in line}
+
+
+@pytest.mark.parametrize(
+    ("count", "grown"),
+    [(104.0, []), (106.0, ["x: calls has grown from 100 to 106"]), (90.0, [])],
+)
+def test_gate_lets_five_per_cent_pass(count: float, grown: list[str]) -> None:
+    program = load("gate_table")
+    assert program.compare({"x": {"calls": 100.0}}, {"x": {"calls": count}}) == grown
+    assert program.compare({}, {"x": {"calls": 1.0}}) == ["x: calls is 1, and not in the table"]
+    assert program.compare({"x": {"system": 0.0}}, {"x": {"system": 0.4}}) == []
