@@ -2,8 +2,10 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,33 @@ from tests.limits import HANG
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"jax", "jaxlib", "flax", "grain", "tensorstore", "pyarrow", "datasets", "PIL", "sqlalchemy", "orbax"}
+# Modules of packages that pip knows by another name.
+PACKAGES = {"cv2": "opencv-python-headless", "google": "protobuf", "orbax": "orbax-checkpoint", "PIL": "pillow"}
+# What users pass objects of, or train with, so that it is there when loadax imports it.
+OF_USERS = {"awkward", "etils", "haliax", "kauldron", "lance", "levanter", "tunix"}
+
+
+def test_metadata_names_every_package_that_loadax_imports() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in (ROOT / "loadax").rglob("*.py"))
+    modules = set(re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE))
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    named = {re.split(r"[\[<>=;! ]", line)[0].replace("-", "_") for group in groups for line in group}
+    others = modules - {*sys.stdlib_module_names, "jaxlib"}
+    assert {PACKAGES.get(name, name).replace("-", "_") for name in others} - named - OF_USERS == set()
+
+
+def test_every_page_has_the_version() -> None:
+    dated = re.search(
+        rf"^## {re.escape(loadax.__version__)} - (\d{{4}}-\d\d-\d\d)$", read("CHANGELOG.md"), re.MULTILINE
+    )
+    assert dated is not None
+    assert f"\nversion: {loadax.__version__}\ndate-released: {dated[1]}\n" in read("CITATION.cff")
+
+
+def read(name: str) -> str:
+    """A file of the repository's root."""
+    return (ROOT / name).read_text("utf-8")
 
 
 def test_public_names_are_sorted() -> None:

@@ -162,7 +162,13 @@ FIRST = {
 }
 
 # Pages that live in the root of the repository, where other hosts look for them.
-ROOT_PAGES = {"development/contributing.md": "CONTRIBUTING.md", "development/changelog.md": "CHANGELOG.md"}
+ROOT_PAGES = {
+    "development/changelog.md": "CHANGELOG.md",
+    "development/conduct.md": "CODE_OF_CONDUCT.md",
+    "development/contributing.md": "CONTRIBUTING.md",
+    "development/governance.md": "GOVERNANCE.md",
+    "development/security.md": "SECURITY.md",
+}
 
 # How much a page counts in the search: guides come first, and what is of interest to developers comes last. A word in a
 # title counts a thousand times as much as one in a text, so that decisions need less than a thousandth.

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
-import grain
 import numpy as np
 
 from loadax.core.formatting import type_text
@@ -17,6 +16,10 @@ from loadax.errors import ArgumentError
 from loadax.io import as_dataset
 from loadax.loader.iterator import DataIterator
 from loadax.protocols import Tree
+from loadax.sources.library import require
+
+require("loadax.interop.grain", {"grain": "grain"})
+import grain  # noqa: E402 - after the error that names it
 
 _BLOCK_ROWS = 256  # rows to read at once
 _BLOCK_BYTES = 4 << 20  # and at most so many bytes
