@@ -24,7 +24,8 @@ OF_USERS = {"awkward", "etils", "haliax", "kauldron", "lance", "levanter", "tuni
 
 def test_metadata_names_every_package_that_loadax_imports() -> None:
     text = "\n".join(path.read_text("utf-8") for path in (ROOT / "loadax").rglob("*.py"))
-    modules = set(re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE))
+    lines = r"^ *(?:import (\w+)[\w.]*(?: as \w+)?|from (\w+)[\w.]* import [\w, (]+)$"
+    modules = {name for match in re.findall(lines, text, re.MULTILINE) for name in match if name}
     project = tomllib.loads(read("pyproject.toml"))["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     named = {re.split(r"[\[<>=;! ]", line)[0].replace("-", "_") for group in groups for line in group}
