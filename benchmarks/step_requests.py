@@ -93,20 +93,24 @@ def _images(folder: Path) -> None:
         Image.fromarray(_bytes_of(number)[:32, :32]).save(folder / f"{number:04}.png")
 
 
+def _size(member: dict[str, bytes]) -> dict[str, np.int64]:
+    return {"size": np.int64(len(member["npy"]))}
+
+
+def _length(record: bytes) -> dict[str, np.int64]:
+    return {"length": np.int64(len(record))}
+
+
 _FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[str], loadax.Dataset]]] = {
     "Parquet": (_parquet, loadax.from_parquet),
     "Zarr": (_zarr, lambda url: loadax.from_zarr(f"{url}/store")),
     "ArrayRecord": (_array_record, lambda url: loadax.from_array_record(url, dtype="uint8").pad(_WIDTH)),
     "tokens": (_tokens, lambda url: loadax.from_tokens(url, _WIDTH - 1, stride=_WIDTH, dtype="uint8")),
     "TFRecord": (_tfrecord, lambda url: loadax.from_tfrecord(url, progress=False).map(_length)),
-    "tar": (_tar, lambda url: loadax.from_webdataset(url, progress=False)),
+    "tar": (_tar, lambda url: loadax.from_webdataset(url, progress=False).map(_size)),
     "JSON lines": (_jsonl, lambda url: loadax.from_jsonl(url, progress=False)),
     "images": (_images, loadax.from_images),
 }
-
-
-def _length(record: bytes) -> dict[str, np.int64]:
-    return {"length": np.int64(len(record))}
 
 
 def main() -> None:
