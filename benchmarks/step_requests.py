@@ -82,8 +82,8 @@ def _array_record(folder: Path) -> None:
 
 def _zarr(folder: Path) -> None:
     rows = np.concatenate([_bytes_of(file) for file in range(_FILES)])
-    options = {"chunk_rows": _CHUNK, "shard_rows": _CHUNK, "progress": False}
-    loadax.write_zarr(loadax.from_arrays({"x": rows}), folder / "store", **options)
+    data = loadax.from_arrays({"x": rows})
+    loadax.write_zarr(data, folder / "store", chunk_rows=_CHUNK, shard_rows=_CHUNK, progress=False)
 
 
 def _images(folder: Path) -> None:
@@ -131,7 +131,7 @@ def main() -> None:
             }
             url = "s3://bucket/train"
             datasets: list[loadax.Dataset] = []
-            counts = [len(set(server.during(lambda: datasets.append(opened(url)))))]  # noqa: B023
+            counts: list[float] = [len(set(server.during(lambda: datasets.append(opened(url)))))]  # noqa: B023
             chunks = "chunks" if name in {"Parquet", "Zarr", "ArrayRecord"} else _CHUNK
             for order in (opened(url).shuffle(0), opened(url).shuffle(0, block=chunks, lanes=4)):
                 loader = loadax.Dataloader(order, _CHUNK, num_epochs=1, num_workers=0)

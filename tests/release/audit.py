@@ -24,7 +24,7 @@ def write_sbom(tools: Path, python: Path, wheel: Path) -> Path:
         AssertionError: if it lacks loadax or JAX.
     """
     path = wheel.with_name(wheel.name.split("-py3")[0] + ".cdx.json").absolute()
-    options = ["--output-reproducible", "--pyproject", ROOT / "pyproject.toml", "-o", path]
+    options: list[str | Path] = ["--output-reproducible", "--pyproject", ROOT / "pyproject.toml", "-o", path]
     run_tool([tools / "cyclonedx-py", "environment", *options, python], ROOT)
     parts = json.loads(path.read_text("utf-8"))["components"]
     names = {part["name"] for part in parts}
@@ -42,7 +42,15 @@ def find_vulnerabilities(tools: Path, python: Path) -> None:
         AssertionError: if there are some.
     """
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
-    command = [tools / "pip-audit", "--path", packages, "--progress-spinner", "off", "--timeout", "10"]
+    command: list[str | Path] = [
+        tools / "pip-audit",
+        "--path",
+        packages,
+        "--progress-spinner",
+        "off",
+        "--timeout",
+        "10",
+    ]
     try:
         run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     except subprocess.TimeoutExpired:

@@ -50,7 +50,7 @@ def check(tools: Path, python: Path, wheel: Path, sdist: Path) -> None:
     Raises:
         AssertionError: if something is missing, or the two install other files.
     """
-    install = [tools / "uv", "pip", "install", "-q", "--python", python]
+    install: list[str | Path] = [tools / "uv", "pip", "install", "-q", "--python", python]
     folder = python.parents[2]
     run_tool([*install, "--no-deps", wheel.absolute()], folder)
     named: list[str] = json.loads(_output(python, _REQUIRES))

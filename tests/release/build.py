@@ -32,6 +32,7 @@ def build_twice(tools: Path, dist: Path) -> tuple[Path, Path]:
     digests: list[dict[str, str]] = []
     with TemporaryDirectory() as folder:
         copy_tracked(Path(folder, "files"))
+        copy = Path(folder)
         for name, mode, time in (("one", 0o644, EARLY), ("another clone", 0o600, None)):
             copy = Path(folder, name)
             copy_files(Path(folder, "files"), copy, mode, time)
