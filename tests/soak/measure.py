@@ -1,0 +1,122 @@
+"""One sample of this process: its memory by owner, its descriptors, threads and children."""
+
+import ctypes
+import gc
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import psutil
+import pyarrow as pa
+
+_SIZED = re.compile(r"(\w+):\s+(\d+) kB")
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+)\s*(.*)$")
+_ARENA = 64 << 20  # glibc aligns the heaps of its arenas to this
+
+
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33 and later, summed over all arenas."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def sample() -> dict[str, int]:
+    """Bytes and counts of this process, as one line of the log.
+
+    `anonymous` is RssAnon of the kernel, `unique` the USS, which has pages of mapped files that no other process maps;
+    `malloc_*` are of glibc: in use, free but kept, and mapped one by one for large blocks.
+    """
+    return {
+        **_kernel(),
+        **_malloc(),
+        "jax": sum(array.nbytes for array in jax.live_arrays()),
+        "arrow": pa.default_memory_pool().bytes_allocated(),
+        "python_blocks": sys.getallocatedblocks(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "python_threads": threading.active_count(),
+        "children": len(psutil.Process().children()),
+    }
+
+
+def _kernel() -> dict[str, int]:
+    status = dict(_SIZED.findall(Path("/proc/self/status").read_text()))
+    rollup = dict(_SIZED.findall(Path("/proc/self/smaps_rollup").read_text()))
+    return {
+        "anonymous": int(status["RssAnon"]) << 10,
+        "unique": int(rollup["Private_Clean"]) + int(rollup["Private_Dirty"]) << 10,
+        "large_pages": int(rollup["AnonHugePages"]) << 10,
+    }
+
+
+def _malloc() -> dict[str, int]:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return {}
+    library.mallinfo2.restype = _Mallinfo
+    info = library.mallinfo2()
+    return {
+        "malloc_used": info.uordblks,
+        "malloc_free": info.fordblks,
+        "malloc_mapped": info.hblkhd,
+    }
+
+
+def owners() -> dict[str, int]:
+    """Resident anonymous bytes by the kind of mapping that they are in.
+
+    `heap` and `arenas` are glibc's for small blocks; `anonymous` has its large blocks, and all that allocators other
+    than malloc have mapped: loadax's buffers, Arrow's pool, Python's arenas, stacks of threads.
+    """
+    found = {"heap": 0, "arenas": 0, "anonymous": 0, "files": 0}
+    for start, path, size in _mappings():
+        if path == "[heap]":
+            found["heap"] += size
+        elif path:
+            found["files"] += size
+        elif start % _ARENA == 0:
+            found["arenas"] += size
+        else:
+            found["anonymous"] += size
+    return found
+
+
+def _mappings() -> Iterator[tuple[int, str, int]]:
+    """Start, path and resident anonymous bytes of each mapping."""
+    start = 0
+    path = ""
+    with open("/proc/self/smaps") as lines:
+        for text in lines:
+            if begins := _MAPPING.match(text):
+                start = int(begins[1], 16)
+                path = begins[5]
+            elif text.startswith("Anonymous:"):
+                yield start, path, int(text.split()[1]) << 10
+
+
+def trimmed() -> tuple[int, int]:
+    """RssAnon before and after all garbage is collected and glibc returns the memory that it keeps."""
+    gc.collect()
+    before = _kernel()["anonymous"]
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+    return before, _kernel()["anonymous"]
