@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def soak(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     began = time.monotonic()
     # Each resume would log how many rows of the lanes it skips.
     logging.getLogger("loadax").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
 
     def log(entry: dict[str, Any]) -> None:
         entry = {"seconds": round(time.monotonic() - began, 2), **entry}

@@ -2,12 +2,12 @@
 
 import ctypes
 import gc
-import os
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, final
 
 import jax
 import psutil
@@ -50,8 +50,8 @@ def sample() -> dict[str, int]:
         "jax": sum(array.nbytes for array in jax.live_arrays()),
         "arrow": pa.default_memory_pool().bytes_allocated(),
         "python_blocks": sys.getallocatedblocks(),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
         "python_threads": threading.active_count(),
         "children": len(psutil.Process().children()),
     }
@@ -83,33 +83,47 @@ def _malloc() -> dict[str, int]:
 def owners() -> dict[str, int]:
     """Resident anonymous bytes by the kind of mapping that they are in.
 
-    `heap` and `arenas` are glibc's for small blocks; `anonymous` has its large blocks, and all that allocators other
-    than malloc have mapped: loadax's buffers, Arrow's pool, Python's arenas, stacks of threads.
+    `heap` and `arenas` are glibc's for small blocks; `buffers` asked for large pages: loadax's buffers of 2 MiB and
+    more, and large NumPy arrays. `anonymous` has the other large blocks of malloc, and what other allocators have
+    mapped: smaller buffers, Arrow's pool, Python's arenas, stacks of threads.
     """
-    found = {"heap": 0, "arenas": 0, "anonymous": 0, "files": 0}
-    for start, path, size in _mappings():
-        if path == "[heap]":
-            found["heap"] += size
-        elif path:
-            found["files"] += size
-        elif start % _ARENA == 0:
-            found["arenas"] += size
-        else:
-            found["anonymous"] += size
+    found = {"heap": 0, "arenas": 0, "buffers": 0, "anonymous": 0, "files": 0}
+    for mapping in _mappings():
+        found[mapping.owner] += mapping.size
     return found
 
 
-def _mappings() -> Iterator[tuple[int, str, int]]:
-    """Start, path and resident anonymous bytes of each mapping."""
+@final
+class _Mapping(NamedTuple):
+    start: int
+    path: str
+    size: int  # resident anonymous bytes
+    flags: list[str]
+
+    @property
+    def owner(self) -> str:
+        if self.path == "[heap]":
+            return "heap"
+        if self.path:
+            return "files"
+        if "hg" in self.flags:
+            return "buffers"
+        return "anonymous" if self.start % _ARENA else "arenas"
+
+
+def _mappings() -> Iterator[_Mapping]:
     start = 0
     path = ""
-    with open("/proc/self/smaps") as lines:
+    size = 0
+    with Path("/proc/self/smaps").open() as lines:
         for text in lines:
             if begins := _MAPPING.match(text):
                 start = int(begins[1], 16)
                 path = begins[5]
             elif text.startswith("Anonymous:"):
-                yield start, path, int(text.split()[1]) << 10
+                size = int(text.split()[1]) << 10
+            elif text.startswith("VmFlags:"):
+                yield _Mapping(start, path, size, text.split()[1:])
 
 
 def trimmed() -> tuple[int, int]:
