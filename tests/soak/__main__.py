@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 import tracemalloc
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,13 @@ from tests.soak.workloads import WORKLOADS
 Log = Callable[[dict[str, Any]], None]
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Runs the soak, and prints the tables. Returns 0 if nothing has grown."""
+def main(given: Sequence[str] | None = None, hang: float | None = HANG) -> int:
+    """Runs the soak, and prints the tables. Returns 0 if nothing has grown.
+
+    Args:
+        given: arguments of the command line.
+        hang: seconds that a turn may take; None: nothing ends what hangs.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=2.0, help="how long")
     parser.add_argument("--every", type=float, default=10.0, help="seconds from one sample to the next")
@@ -42,10 +47,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--read", type=Path, metavar="LOG", help="print the tables of a log, and run nothing")
     parser.add_argument("--tracemalloc", action="store_true", help="say which lines of Python have allocated more")
     arguments = parser.parse_args(given)
-    if arguments.read is None:
-        entries = soak(arguments)
-    else:
-        entries = [json.loads(line) for line in arguments.read.read_text().splitlines()]
+    lines = soak(arguments, hang) if arguments.read is None else arguments.read.read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
     samples = [entry for entry in entries if entry["kind"] == "sample"]
     print(*table(samples), sep="\n")
     grown = findings(samples)
@@ -54,20 +57,17 @@ def main(given: Sequence[str] | None = None) -> int:
     return int(bool(grown))
 
 
-def soak(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Runs it, and returns what it has logged."""
-    entries: list[dict[str, Any]] = []
+def soak(arguments: argparse.Namespace, hang: float | None) -> list[str]:
+    """Runs it, and returns the lines of its log."""
+    lines: list[str] = []
     began = time.monotonic()
-    # Each resume would log how many rows of the lanes it skips.
-    logging.getLogger("loadax").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
 
     def log(entry: dict[str, Any]) -> None:
-        entry = {"seconds": round(time.monotonic() - began, 2), **entry}
-        entries.append(entry)
+        # As text: dicts would be what grows.
+        lines.append(json.dumps({"seconds": round(time.monotonic() - began, 2), **entry}))
         if arguments.log:
             with arguments.log.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+                file.write(lines[-1] + "\n")
 
     with tempfile.TemporaryDirectory() as name:
         runs = {key: LongRun(key, WORKLOADS[key], Path(name)) for key in arguments.only or WORKLOADS}
@@ -76,17 +76,17 @@ def soak(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             tracemalloc.start(8)
         first: tracemalloc.Snapshot | None = None
         due = 0.0
-        half = arguments.hours * 1800
-        while time.monotonic() - began < arguments.hours * 3600:
+        half = time.monotonic() + arguments.hours * 1800
+        end = time.monotonic() + arguments.hours * 3600
+        while time.monotonic() < end:
             for run in runs.values():
-                faulthandler.dump_traceback_later(HANG, exit=True)
-                run.turn()
-                faulthandler.cancel_dump_traceback_later()
-            if time.monotonic() - began >= due:
-                due = time.monotonic() - began + arguments.every
+                with limited(hang):
+                    run.turn()
+            if time.monotonic() >= due:
+                due = time.monotonic() + arguments.every
                 steps = {key: run.step for key, run in runs.items()}
                 log({"kind": "sample", "steps": steps, **sample(), "owners": owners()})
-            if arguments.tracemalloc and first is None and time.monotonic() - began > half:
+            if arguments.tracemalloc and first is None and time.monotonic() > half:
                 first = tracemalloc.take_snapshot()
         if first is not None:
             _print_python(first, tracemalloc.take_snapshot())
@@ -97,7 +97,20 @@ def soak(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         before, after = trimmed()
         log({"kind": "closed", "before": before, "after": after})
         print(f"private memory at the end: {before >> 20} MiB closed, {after >> 20} MiB trimmed")
-    return entries
+    return lines
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Ends this process, with the stacks of its threads, when the block takes longer."""
+    if seconds is None:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _told() -> dict[str, Any]:
@@ -112,4 +125,6 @@ def _print_python(first: tracemalloc.Snapshot, last: tracemalloc.Snapshot) -> No
 
 
 if __name__ == "__main__":
+    # Each resume would log how many rows of the lanes it skips.
+    logging.getLogger("loadax").setLevel(logging.ERROR)
     sys.exit(main())
