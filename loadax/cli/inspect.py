@@ -27,6 +27,7 @@ from loadax.cli.options import add_command
 from loadax.core.formatting import count_text, size_text, some, table
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError
+from loadax.files.spec_json import spec_json
 from loadax.redaction import redact
 from loadax.sources.checks import chunk_starts
 from loadax.sources.formats import FORMATS
@@ -98,7 +99,7 @@ def _store_lines(opener: Opener) -> Iterator[str]:
 
 def _kind(arrays: Mapping[str, ts.TensorStore], ragged: Sequence[str]) -> str:
     drivers = " and ".join(
-        sorted({array.spec().to_json()["driver"] for array in arrays.values()})
+        sorted({spec_json(array.spec())["driver"] for array in arrays.values()})
     )
     lengths = sorted(
         {
@@ -182,7 +183,7 @@ def _stored_bytes(array: ts.TensorStore) -> int | None:
     if array.kvstore is None:
         spec = {}
     else:
-        spec = array.kvstore.spec().to_json()
+        spec = spec_json(array.kvstore.spec())
     if spec.get("driver") != "file":
         return None
     return sum(

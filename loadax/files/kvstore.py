@@ -22,6 +22,7 @@ from loadax.files.object_stores import (
     is_expired,
 )
 from loadax.files.paths import local_path
+from loadax.files.spec_json import spec_json
 from loadax.files.waits import waiting_for_storage
 from loadax.redaction import redact, redacted
 
@@ -93,9 +94,9 @@ def key_value_spec(location: str | os.PathLike[str]) -> dict[str, Any]:
     check_host(base)
     below = local_path(base)
     try:
-        spec = ts.KvStore.Spec(
-            (base if below is None else below.as_uri()) + bar + rest
-        ).to_json()
+        spec = spec_json(
+            ts.KvStore.Spec((base if below is None else below.as_uri()) + bar + rest)
+        )
     except ValueError as error:
         raise SourceError(
             f"{text}: {brief(error)}; pass a local path, or a file://, s3://, gs://, "

@@ -10,6 +10,7 @@ import tensorstore as ts
 
 from loadax.errors import SourceError
 from loadax.files.kvstore import new_context, wait
+from loadax.files.spec_json import spec_json
 from loadax.protocols import Integers
 from loadax.sources.zarr.discovery import Folder, find_arrays
 from loadax.sources.zarr.manifest import check_finished, json_object
@@ -150,7 +151,7 @@ def file_shape(array: ts.TensorStore) -> tuple[int, ...]:
 
 def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
     """Names and settings of the codecs of an array's chunks, in order."""
-    metadata = array.spec().to_json().get("metadata", {})
+    metadata = spec_json(array.spec()).get("metadata", {})
     codecs = metadata.get("codecs", [])
     if is_sharded(array):
         codecs = codecs[-1]["configuration"]["codecs"]
@@ -171,7 +172,7 @@ def codecs_of(array: ts.TensorStore) -> list[tuple[str, dict[str, Any]]]:
 
 def is_sharded(array: ts.TensorStore) -> bool:
     """Whether a file contains many chunks."""
-    codecs = array.spec().to_json().get("metadata", {}).get("codecs", [])
+    codecs = spec_json(array.spec()).get("metadata", {}).get("codecs", [])
     return bool(codecs) and codecs[-1]["name"] == "sharding_indexed"
 
 

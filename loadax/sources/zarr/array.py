@@ -26,6 +26,7 @@ from loadax.files.kvstore import (
 from loadax.files.object_stores import PAUSES, is_expired, is_limited
 from loadax.files.paths import is_remote, local_path
 from loadax.files.remote_ranges import StoredChunks
+from loadax.files.spec_json import spec_json
 from loadax.protocols import Array, Columns, Integers, Location
 from loadax.redaction import redacted
 
@@ -218,7 +219,7 @@ def open_store(leaf: Any, name: str, context: ts.Context, missing: Missing) -> A
     try:
         # Rechecking would revalidate every chunk on every read; training data does not change during a run.
         return ts.open(
-            _strict(ts.Spec(leaf).to_json(), missing, recheck_cached_data=False),
+            _strict(spec_json(ts.Spec(leaf)), missing, recheck_cached_data=False),
             read=True,
             context=context,
         )
@@ -286,7 +287,7 @@ def label_of(leaf: Any, path: str) -> str:
         if isinstance(leaf, ts.TensorStore):
             spec = json_of(leaf)
         else:
-            spec = ts.Spec(leaf).to_json()
+            spec = spec_json(ts.Spec(leaf))
     except (ValueError, TypeError, RuntimeError):
         return name  # an invalid spec is refused elsewhere
     addresses = addresses_in(spec)
@@ -298,7 +299,7 @@ def label_of(leaf: Any, path: str) -> str:
 def json_of(store: ts.TensorStore) -> dict[str, Any]:
     """The store's spec as JSON; empty for a virtual store, which has no spec and no chunks."""
     try:
-        return store.spec().to_json()
+        return spec_json(store.spec())
     except NotImplementedError:
         return {}
 
