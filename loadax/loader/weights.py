@@ -23,8 +23,6 @@ from loadax.plan.mix import Mixed, Segment
 from loadax.plan.skips import Skips
 from loadax.plan.steps import Steps
 
-_REMEDY = "make mix() the last verb but for maps, and pass a number for batch_size"
-
 
 class _Phase(Protocol):
     """A phase of a loader."""
@@ -79,7 +77,7 @@ def _mixture(plan: Steps) -> Mixed:
     if not isinstance(order, Mixed):
         raise ArgumentError(
             f"set_weights() needs a mixture, and this run reads {order.text()[-1]}; "
-            f"{_REMEDY}"
+            "make mix() the last verb but for maps, and pass a number for batch_size"
         )
     return order
 

@@ -179,8 +179,10 @@ class TokenTurns:
             return draw - self._begins[part]
         low, high = self._cells(other, due)
         times = self._due(other, np.arange(low, high, dtype=np.int64))
-        side = "right" if other < part else "left"
-        return low - self._begins[other] + int(np.searchsorted(times, due, side))
+        earlier = times < due
+        if other < part:
+            earlier = times <= due
+        return low - self._begins[other] + int(np.count_nonzero(earlier))
 
     def _due(self, part: int, draws: Integers) -> Array:
         """Times at which consecutive draws of a part are due, ascending float64[n]."""

@@ -370,3 +370,36 @@ def statistics_of_a_mixture(case: Case) -> None:
     with case.refused(ArgumentError):
         loadax.mix(parts, [1, 1]).statistics()
     assert loadax.concat(parts).statistics()["x"].mean == 5.25
+
+
+DOCUMENT_ROWS = loadax.from_documents(np.arange(24), np.arange(0, 25, 2))
+
+
+@follows("mix rows of ds.pack(…), or by='example'")
+def stream_in_a_mixture_by_tokens(case: Case) -> None:
+    with case.refused(ArgumentError):
+        loadax.mix([DOCUMENT_ROWS.to_stream(4)], [1], by="tokens")
+    assert len(loadax.mix([DOCUMENT_ROWS.pack(8)], [1], by="tokens")) > 0
+    assert loadax.mix([DOCUMENT_ROWS.to_stream(4)], [1], by="example").is_stream
+
+
+@follows("pass its own datasets to one mix()")
+def mixture_in_a_mixture_by_tokens(case: Case) -> None:
+    inner = loadax.mix([DOCUMENT_ROWS, DOCUMENT_ROWS], [1, 1])
+    with case.refused(ArgumentError):
+        loadax.mix([inner, DOCUMENT_ROWS], [1, 1], by="tokens")
+    assert len(loadax.mix([DOCUMENT_ROWS, DOCUMENT_ROWS, DOCUMENT_ROWS], [1, 1, 2], by="tokens")) > 0
+
+
+@follows("slice before shuffle(), and shuffle with loadax")
+def other_rows_in_every_epoch_of_a_mixture_by_tokens(case: Case) -> None:
+    with case.refused(ArgumentError):
+        loadax.mix([DOCUMENT_ROWS.shuffle(0).subset_per_epoch(range(4))], [1], by="tokens")
+    assert len(loadax.mix([DOCUMENT_ROWS[:4].shuffle(0)], [1], by="tokens")) == 4
+
+
+@follows("map after mix()")
+def random_maps_in_a_mixture_by_tokens(case: Case) -> None:
+    with case.refused(ArgumentError):
+        loadax.mix([DOCUMENT_ROWS.map(lambda row, rng: row, rng=True)], [1], by="tokens")
+    assert len(loadax.mix([DOCUMENT_ROWS], [1], by="tokens").map(lambda row, rng: row, rng=True)) == 12

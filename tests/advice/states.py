@@ -33,6 +33,30 @@ def check_resumes(loader: Any, state: Any, step: int) -> None:
         np.testing.assert_array_equal(next(batches)["x"], loader[step]["x"])
 
 
+def mixed(weights: Any = (1, 1), **options: Any) -> Any:
+    return loadax.mix({"a": DATA, "b": DATA}, weights, stop="never", **options)
+
+
+@follows("make mix() the last verb but for maps, and pass a number for batch_size")
+def weights_of_what_is_no_mixture(case: Case) -> None:
+    with loader_of().iterate() as batches, case.refused(ArgumentError):
+        batches.set_weights([1, 3])
+    with Dataloader(mixed(), 8, num_workers=0).iterate() as batches:
+        batches.set_weights([1, 3])
+
+
+@follows("pass it to the loader of loader.with_weights(state)")
+def lease_of_a_state_with_weights(case: Case) -> None:
+    loader = Dataloader(mixed(), 8, num_workers=0)
+    with loader.iterate(3) as batches:
+        batches.set_weights([1, 3])
+        state = batches.get_state()
+    with case.refused(StateError):
+        loader.lease(state)
+    with loader.with_weights(state).lease(state) as lease:
+        assert next(lease).examples["x"].shape == (8,)
+
+
 def streams(lanes: int = 4) -> Dataloader:
     return Dataloader(DATA.to_stream(lanes=lanes), 8, num_workers=0)
 
