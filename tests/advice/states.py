@@ -45,6 +45,15 @@ def weights_of_what_is_no_mixture(case: Case) -> None:
         batches.set_weights([1, 3])
 
 
+@follows("pass a state of get_state(), or weights by step: {1000: {name: weight}}")
+def weights_of_no_step(case: Case) -> None:
+    loader = Dataloader(mixed(), 8, num_workers=0, num_epochs=None)
+    with case.refused(ArgumentError):
+        loader.with_weights([1, 3])
+    assert loader.with_weights({1000: {"a": 1, "b": 3}}).rows(1000).shape == (8,)
+    assert loader.with_weights(state_at(loader, 2)).rows(3).tolist() == loader.rows(3).tolist()
+
+
 @follows("pass it to the loader of loader.with_weights(state)")
 def lease_of_a_state_with_weights(case: Case) -> None:
     loader = Dataloader(mixed(), 8, num_workers=0)
