@@ -136,24 +136,18 @@ def _known_as(
     question: Question, reader: Reader, options: Options
 ) -> list[str] | None:
     """Identity of the question; None, with a warning, if changes of it or of a map can be invisible."""
-    from loadax.row_index.index_identity import question_identity, refuse_shared
+    from loadax.row_index.index_identity import CACHED, shared_identity
 
     if question.function is None:
         own = []
     else:
         own = [question.function]
-    known, reason = question_identity(own, question.known_as, reader)
-    if reason is not None:
-        hint = (
-            "make such objects in a function with @functools.cache, and call it "
-            "where they are used"
-        )
-        if question.verb == "split_by":
-            advice = hint
-        else:
-            advice = "pass key=, a text that you change with it"
-        refuse_shared(options.index, f"{reason}; {advice}", options.executor)
-    return known
+    advice = "pass key=, a text that you change with it"
+    if question.verb == "split_by":
+        advice = CACHED
+    return shared_identity(
+        own, question.known_as, reader, options.index, options.executor, advice
+    )
 
 
 def _identity(reader: Reader, met: NDArray[np.bool_]) -> dict[str, Any]:

@@ -18,6 +18,12 @@ from loadax.reader import Reader
 from loadax.row_index.scan import read_run
 from loadax.writing.data_fingerprint import digest_of, identify, spread
 
+CACHED = (
+    "make such objects in a function with @functools.cache, and call it where they "
+    "are used"
+)
+"""How changes of what a map holds become visible."""
+
 _SAMPLE = 64  # rows whose contents go into the fingerprint of the data
 
 
@@ -47,6 +53,33 @@ def question_identity(
             *(fingerprint(function).digest for function in functions),
         ], None
     return None, reason
+
+
+def shared_identity(
+    functions: Sequence[Callable[..., Any]],
+    known_as: list[str] | None,
+    reader: Reader,
+    index: Any,
+    executor: Engine | None,
+    advice: str = CACHED,
+) -> list[str] | None:
+    """Identity of a question whose answers an index keeps; None, with a warning, if changes can be invisible.
+
+    Args:
+        functions: As of `question_identity`.
+        known_as: As of `question_identity`.
+        reader: As of `question_identity`.
+        index: The index, for the warning.
+        executor: Executor of the pass. None: threads of this process.
+        advice: How to make changes visible.
+
+    Raises:
+        ArgumentError: When others need the index too; see `refuse_shared`.
+    """
+    known, reason = question_identity(functions, known_as, reader)
+    if reason is not None:
+        refuse_shared(index, f"{reason}; {advice}", executor)
+    return known
 
 
 def refuse_shared(index: Any, reason: str, executor: Engine | None) -> None:

@@ -25,11 +25,7 @@ from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, scan_options
 from loadax.row_index.groups import Words, by_leaf, hashes
-from loadax.row_index.index_identity import (
-    data_identity,
-    question_identity,
-    refuse_shared,
-)
+from loadax.row_index.index_identity import data_identity, shared_identity
 from loadax.row_index.scan import RowFunction, RowWork, Run, row_runs, threads_for
 from loadax.sources.selection import keep_selected
 
@@ -188,11 +184,10 @@ def _groups_of_pass(
     if options.index is not None:
         folder = IndexFolder(options.index)
     check_index(folder, _VERB, f"{len(met)} rows")
-    if folder is not None:
-        reason = question_identity([], ["leaf", path], reader)[1]
-        if reason is not None:
-            refuse_shared(options.index, reason, options.executor)
-            folder = None
+    if folder is not None and not shared_identity(
+        [], ["leaf", path], reader, options.index, options.executor
+    ):
+        folder = None
     judge = partial(_pairs_of_run, words_of)
     threads = threads_for(reader, options.workers)
     entry = kept_pass(

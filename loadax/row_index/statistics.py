@@ -195,7 +195,9 @@ def statistics(
     check_index(folder, "statistics", f"{len(met)} rows")
     known_as = None
     if folder is not None:
-        known_as = _known_as(reader, options)
+        from loadax.row_index.index_identity import shared_identity
+
+        known_as = shared_identity([], None, reader, options.index, options.executor)
         if known_as is None:
             folder = None
 
@@ -248,20 +250,6 @@ def _leaves(reader: Reader, named: bool, per: Per) -> list[_Leaf]:
             "numbers; cast one in a map"
         )
     return leaves
-
-
-def _known_as(reader: Reader, options: Options) -> list[str] | None:
-    """Identity of the maps; None, with a warning, if changes of one can be invisible."""
-    from loadax.row_index.index_identity import question_identity, refuse_shared
-
-    known, reason = question_identity([], None, reader)
-    if reason is not None:
-        hint = (
-            "make such objects in a function with @functools.cache, and call it where "
-            "they are used"
-        )
-        refuse_shared(options.index, f"{reason}; {hint}", options.executor)
-    return known
 
 
 def _statistics(leaf: _Leaf, summary: Summary) -> Statistics:
