@@ -80,7 +80,7 @@ def started(
     Yields:
         The processes, and the files that have what each printed.
     """
-    job = {"body": body, "processes": processes, "port": _free_port(), "args": dict(args or {})}
+    job = {"body": body, "processes": processes, "port": free_port(), "args": dict(args or {})}
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, f"{number}.log") for number in range(processes)]
         children = [_start(job | {"process": number}, devices, log) for number, log in enumerate(logs)]
@@ -91,7 +91,8 @@ def started(
                 _kill(child)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG, until
-from tests.processes.launch import ROOT, _free_port, output_of, started
+from tests.processes.launch import ROOT, free_port, output_of, started
 
 pytestmark = pytest.mark.processes
 
@@ -72,7 +72,7 @@ except ValueError:
 @pytest.mark.parametrize("how", ["map", "training"])
 def test_others_end_soon_after_a_process_that_exits_with_an_error_and_name_it(how: str, tmp_path: Path) -> None:
     """Whether the iterator or the training code raises, and whether Python or the program ends the process."""
-    port, logs = str(_free_port()), [tmp_path / "0", tmp_path / "1"]
+    port, logs = str(free_port()), [tmp_path / "0", tmp_path / "1"]
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}

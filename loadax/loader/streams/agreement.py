@@ -87,7 +87,7 @@ class EndAgreement:
                 self._told = mine.read
                 # the coordinator sets it when it goes on
                 with suppress(UnansweredError):
-                    self._tell()
+                    self.tell(mine)
             while (
                 verdict := goes_on(self._rule, step, self._known.values(), ended_lane)
             ) is None:
@@ -106,6 +106,12 @@ class EndAgreement:
         finally:
             self.waiting = None
         return verdict
+
+    def tell(self, mine: LaneProgress) -> None:
+        """Tells the other processes how far this one has read its lanes."""
+        self._known[self._process] = mine
+        said = [*mine, self._left]
+        self._keys.set(f"progress/{self._process}", json.dumps(said))
 
     def waiting_text(self, step: int) -> str:
         """Text: what a step waits for."""
@@ -135,13 +141,9 @@ class EndAgreement:
             self._left = why
             # without the coordinator, the others end too
             with suppress(CoordinatorError):
-                self._tell()
+                self.tell(self._known[self._process])
                 if self._leads:
                     self._keys.forget()
-
-    def _tell(self) -> None:
-        said = [*self._known[self._process], self._left]
-        self._keys.set(f"progress/{self._process}", json.dumps(said))
 
     def _look(self) -> bool:
         """Asks for the progress of the others; returns whether there is any."""

@@ -82,7 +82,9 @@ def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
     try:
         return _read(location)
     except (FFmpegError, ValueError, OverflowError) as error:
-        return _entry(reason=f"it can't be read as a video: {error_text(error)}")
+        return packets_entry(
+            reason=f"it can't be read as a video: {error_text(error)}"
+        )
 
 
 def _read(location: str) -> Entry:
@@ -93,9 +95,9 @@ def _read(location: str) -> Entry:
     with av.open(location, metadata_errors="replace") as container:
         stream: Any = container.streams.best("video")
         if stream is None or stream.codec_context is None:
-            return _entry(reason="it has no video stream that PyAV can decode")
+            return packets_entry(reason="it has no video stream that PyAV can decode")
         if "avi" in container.format.name and not _in_order(container, stream):
-            return _entry(
+            return packets_entry(
                 reason="an .avi file can't tell when its frames are shown, as they are "
                 "stored in another order; write it again: ffmpeg -i FILE FILE.mp4"
             )
@@ -117,7 +119,7 @@ def _read(location: str) -> Entry:
         except FFmpegError as error:
             reason = f"it ends after {len(times)} frames: {error_text(error)}"
         if None in times:
-            return _entry(
+            return packets_entry(
                 reason="frames have no time at which they are shown; write it again as "
                 ".mp4 or .mkv"
             )
@@ -130,7 +132,7 @@ def _read(location: str) -> Entry:
         elif said > seconds + _ROUNDING:
             reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
         ticks = (base.numerator, base.denominator)
-        return _entry(times, places, keys, durations[-1], ticks, reason)
+        return packets_entry(times, places, keys, durations[-1], ticks, reason)
 
 
 def _in_order(container: Any, stream: Any) -> bool:
@@ -152,7 +154,7 @@ def _stated_seconds(stream: Any) -> float:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _entry(
+def packets_entry(
     shown: Sequence[int] = (),
     stored: Sequence[int] = (),
     is_key: Sequence[bool] = (),

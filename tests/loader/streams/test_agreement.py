@@ -61,8 +61,7 @@ class Hosts:
         self.of = {process: EndAgreement(self.store, process, processes, rule) for process in processes}
 
     def tell(self, process: int, progress: LaneProgress) -> None:
-        self.of[process]._known[process] = progress
-        self.of[process]._tell()
+        self.of[process].tell(progress)
 
     def goes_on(
         self, process: int, step: int, progress: LaneProgress, check: Callable[[], None] = lambda: None
@@ -88,7 +87,7 @@ def test_the_end_is_that_of_the_first_process_without_rows() -> None:
 @pytest.mark.parametrize("ends", ["fails", "closes"])
 def test_what_a_process_has_read_counts_after_its_end_too(ends: str) -> None:
     hosts = Hosts((0, 1))
-    hosts.of[1]._known[1] = LaneProgress(7, None, 7)
+    hosts.tell(1, LaneProgress(7, None, 7))
     hosts.of[1].fail(OSError("no answer")) if ends == "fails" else hosts.of[1].close()
     assert hosts.goes_on(0, 6, LaneProgress(9, None, 9))
     why = "could not read its lanes: OSError: no answer" if ends == "fails" else "closed its iterator"
@@ -200,8 +199,7 @@ def test_groups_of_processes_count_their_runs_apart(monkeypatch: pytest.MonkeyPa
         for _ in range(earlier):
             end_agreement(store, 1, [1, 2], "first")
         made.append(end_agreement(store, len(made), [0, 1], "first"))
-    made[1]._known[1] = LaneProgress(5, None, 5)
-    made[1]._tell()
+    made[1].tell(LaneProgress(5, None, 5))
     assert made[0].goes_on(4, LaneProgress(5, None, 5), "", lambda: None)
 
 
@@ -280,6 +278,6 @@ def test_closing_ends_waiting_for_other_processes(monkeypatch: pytest.MonkeyPatc
 def test_processes_without_rows_are_not_waited_for() -> None:
     store = memory_store()
     other = EndAgreement(store, 7, [0], "first")
-    other._tell()
+    other.tell(LaneProgress(0, None, 0))
     first = EndAgreement(store, 0, [0], "first")
     assert first.goes_on(3, LaneProgress(4, None, 4), "", lambda: None)

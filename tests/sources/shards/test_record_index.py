@@ -15,9 +15,9 @@ from loadax.errors import LoadaxError
 from loadax.files.files import Files
 from loadax.sources.file_index import index_files, merge_records, record_entry, run_scan
 from loadax.sources.format import RecordOptions
+from loadax.sources.shards import tfrecord
 from loadax.sources.shards.examples import RECORDS, scan_examples
-from loadax.sources.shards.tfrecord import _scan as scan_records
-from loadax.sources.tables.text.jsonl import _scan as scan_lines
+from loadax.sources.tables.text import jsonl
 from tests.fuzz.formats import mutate_tar, mutate_tfrecord
 from tests.fuzz.mutations import mutate_bytes
 from tests.sources.shards.corpora import numbered, texts, write_tar, write_tfrecord
@@ -52,8 +52,8 @@ def scanned(scan: Callable[[str, int], Any], content: bytes, window: int, batch:
     ("kind", "scan", "mutate"),
     [
         ("tar", scan_examples, mutate_tar),
-        ("tfrecord", scan_records, mutate_tfrecord),
-        ("jsonl", scan_lines, mutate_bytes),
+        ("tfrecord", tfrecord.RECORDS.scan, mutate_tfrecord),
+        ("jsonl", jsonl.RECORDS.scan, mutate_bytes),
     ],
 )
 @given(seed=st.integers(0, 2**32), window=st.sampled_from([1, 700, 3000]), batch=st.sampled_from([2, 3, 10]))

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from loadax.sources.video.frame_table import _entry, frame_table
+from loadax.sources.video.frame_table import RECORDS, frame_table, packets_entry
 
 
 def groups(times: list[int], keys: list[int]) -> Any:
     """The table of packets with these times, of which some begin keyframes."""
     places = list(range(len(times)))
-    return frame_table(_entry(times, places, [place in keys for place in places]))
+    return frame_table(packets_entry(times, places, [place in keys for place in places]))
 
 
 def test_groups_are_frames_from_one_keyframe_to_the_next_in_the_order_of_display() -> None:
@@ -46,10 +46,12 @@ def test_files_whose_frames_can_not_be_told_apart_have_none() -> None:
 
 
 def test_files_follow_each_other() -> None:
-    from loadax.sources.video.frame_table import _merge
-
-    entries = [_entry([0, 1], [0, 1], [True, False]), _entry(reason="gone"), _entry([5, 6, 7], [0, 1, 2], [True] * 3)]
-    table = frame_table(_merge(entries))
+    entries = [
+        packets_entry([0, 1], [0, 1], [True, False]),
+        packets_entry(reason="gone"),
+        packets_entry([5, 6, 7], [0, 1, 2], [True] * 3),
+    ]
+    table = frame_table(RECORDS.merge(entries))
     assert table.ends.tolist() == [2, 2, 5]
     assert table.firsts.tolist() == [0, 2, 3, 4]
     assert table.files_of(np.arange(5)).tolist() == [0, 0, 2, 2, 2]
