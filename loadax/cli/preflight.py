@@ -17,6 +17,7 @@ finite or out of bounds, 2 for an error.
 
 import argparse
 import json
+from contextlib import suppress
 from typing import Any
 
 from loadax.cli.executors import add_executor
@@ -118,15 +119,12 @@ def _steps(text: str) -> int | range:
 def _bounds(text: str) -> tuple[str, tuple[float | None, float | None]]:
     leaf, _, limits = text.rpartition("=")
     low, colon, high = limits.partition(":")
-    try:
-        both = (_limit(low), _limit(high))
-    except ValueError:
-        colon = ""
-    if not leaf or not colon:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a leaf with bounds; pass such as label=0:999, or x=:1"
-        )
-    return leaf, both
+    if leaf and colon:
+        with suppress(ValueError):
+            return leaf, (_limit(low), _limit(high))
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a leaf with bounds; pass such as label=0:999, or x=:1"
+    )
 
 
 def _limit(text: str) -> float | None:

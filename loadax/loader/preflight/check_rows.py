@@ -321,7 +321,7 @@ def _ends(owners: Integers) -> Integers:
 def _whole_chunks(chunks: Integers, together: int) -> int:
     """Number of the first rows that are whole chunks, about `together`, and one chunk at least."""
     ends = _ends(chunks)
-    fitting = np.searchsorted(ends, together, side="right")
+    fitting = int(np.searchsorted(ends, together, side="right"))
     return int(ends[max(0, fitting - 1)])
 
 
