@@ -45,6 +45,8 @@ PIECE_BYTES = 4 << 20
 _FIRST_PIECE = 16  # rows
 _LARGEST = 64 << 20  # bytes of a piece of one chunk
 _TARGET = 16e-3  # seconds of a piece whose rows are decoded one by one
+# that one with a row that fails is cut into: an error may cost more than reading all rows
+_PIECES = 8
 _MOST_TEXTS = 100  # errors of a part that are kept whole
 _MOST_CHARACTERS = 500
 
@@ -217,7 +219,7 @@ class _Check:
         timings: list[Timing],
         failed: list[_FailedRow],
     ) -> None:
-        """Reads rows into the buffers from row `low` on; halves them where one fails, until it is alone."""
+        """Reads rows into the buffers from row `low` on; cuts them where one fails, until it is alone."""
         try:
             timings.append(
                 self._assembler.fill_together(Piece(visits, low, self._buffers))
@@ -232,8 +234,9 @@ class _Check:
         if count == 1:
             failed.append(_FailedRow(low, text))
             return
-        half = count // 2
-        for start, stop in ((0, half), (half, count)):
+        size = -(-count // _PIECES)
+        for start in range(0, count, size):
+            stop = start + size
             some = Visits(visits.rows[start:stop], visits.epochs[start:stop])
             self._fill(some, low + start, timings, failed)
 
