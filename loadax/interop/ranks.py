@@ -73,7 +73,11 @@ def on_rank(loader: Dataloader, rank: int, world_size: int) -> Dataloader:
         )
     return restored(
         *(
-            (_arguments(phase, rank, world_size), phase.plan.skips)
+            (
+                _arguments(phase, rank, world_size),
+                phase.plan.skips,
+                phase.order.weights,
+            )
             for phase in loader.phases
         )
     )

@@ -31,6 +31,7 @@ from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterations import Iterations
 from loadax.loader.iterator import DataIterator
 from loadax.loader.options import LoaderOptions
+from loadax.loader.order_hash import WEIGHTS
 from loadax.loader.phase import Phase, make_phase
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline
@@ -745,6 +746,9 @@ class Dataloader:
         from loadax.loader.receipts.receipt import receipt_of
 
         self._refuse_stream("receipt()")
+        run = self
+        if isinstance(step, dict) and WEIGHTS in step:
+            run = self.with_weights(step)
         phases = [
             (
                 phase.plan,
@@ -752,9 +756,9 @@ class Dataloader:
                 phase.order,
                 phase.pipeline.options.quarantine,
             )
-            for phase in self.phases
+            for phase in run.phases
         ]
-        return receipt_of(self._steps, phases, step)
+        return receipt_of(run._steps, phases, step)  # noqa: SLF001 - of this class
 
     def skip(self, steps: Any) -> "Dataloader":
         """A loader of the same run without some steps: step t is the t-th of the remaining ones, which are unchanged.

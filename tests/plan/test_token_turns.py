@@ -91,7 +91,8 @@ def test_row_of_a_part_that_is_never_drawn_has_no_position() -> None:
 def documents(rows: int, seed: int) -> tuple[dict[str, Any], list[Any]]:
     """Shuffled documents of five sources, and their lengths, which are log-normal."""
     random = np.random.default_rng(seed)
-    data, lengths = {}, []
+    data: dict[str, Any] = {}
+    lengths: list[Any] = []
     shapes = {"web": (4, 1.5, 0.4), "code": (5, 1, 0.1), "books": (6, 0.8, 0.2), "math": (6.5, 1.2, 0.05)}
     for name, (mean, sigma, share) in {**shapes, "wiki": (7, 0.5, 0.25)}.items():
         found = np.maximum(1, random.lognormal(mean, sigma, int(rows * share))).astype(np.int64)

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -169,3 +170,19 @@ def test_a_billion_rows_are_not_looked_at(name: str) -> None:
 
 
 GONE = np.arange(0, 1000, 7)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_receipt_of_a_state_counts_weights_that_were_set(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts = {"web": np.arange(90), "code": np.arange(100, 130), "math": np.arange(200, 290)}
+    loader = Dataloader(mix(parts, [1, 1, 1], stop="never"), 8)
+    seen: Counter[str] = Counter()
+    with loader.iterate() as batches:
+        for _ in range(30):
+            if random.random() < 0.2:
+                batches.set_weights(random.integers(1, 6, 3).tolist())
+            for value in np.asarray(next(batches)).tolist():
+                seen[("web", "code", "math")[value // 100]] += 1
+        receipt = loader.receipt(batches.get_state())
+    assert {source.name: source.rows for source in receipt.sources} == seen
