@@ -17,7 +17,13 @@ from tests.limits import HANG
 ROOT = Path(__file__).parents[1]
 HEAVY = {"jax", "jaxlib", "flax", "grain", "tensorstore", "pyarrow", "datasets", "PIL", "sqlalchemy", "orbax"}
 # Modules of packages that pip knows by another name.
-PACKAGES = {"cv2": "opencv-python-headless", "google": "protobuf", "orbax": "orbax-checkpoint", "PIL": "pillow"}
+PACKAGES = {
+    "cv2": "opencv-python-headless",
+    "google": "protobuf",
+    "orbax": "orbax-checkpoint",
+    "PIL": "pillow",
+    "vl_convert": "vl-convert-python",
+}
 # What users pass objects of, or train with, so that it is there when loadax imports it.
 OF_USERS = {"awkward", "etils", "haliax", "kauldron", "lance", "levanter", "tunix"}
 

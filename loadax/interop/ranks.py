@@ -43,7 +43,11 @@ def _own_rank() -> tuple[int, int]:
     return number, int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def on_rank(loader: Dataloader, rank: int, world_size: int) -> Dataloader:
+def on_rank(
+    loader: Dataloader,
+    rank: int,
+    world_size: int,
+) -> Dataloader:
     """The loader of one rank's rows, whose `host_batches` and `local_rows` need no device.
 
     Rank r of n has the r-th of n contiguous parts of every batch. States and digests are those of the loader.
@@ -83,7 +87,11 @@ def on_rank(loader: Dataloader, rank: int, world_size: int) -> Dataloader:
     )
 
 
-def _arguments(phase: Phase, rank: int, world_size: int) -> LoaderArguments:
+def _arguments(
+    phase: Phase,
+    rank: int,
+    world_size: int,
+) -> LoaderArguments:
     arguments = phase.arguments
     place = arguments.place
     if place.device_map is not None:
@@ -216,7 +224,12 @@ class BatchSampler:
 class SampledSteps(Iterator[list[int]]):
     """An iterator of a `BatchSampler`, with a state of its own."""
 
-    def __init__(self, loader: Dataloader, steps: Phases, step: int):
+    def __init__(
+        self,
+        loader: Dataloader,
+        steps: Phases,
+        step: int,
+    ):
         self._loader = loader
         self._steps = steps
         self.step = step

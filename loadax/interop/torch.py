@@ -136,7 +136,12 @@ class RankBatches(Iterator[Tree]):
             source.set_state(before)
             raise
 
-    def _placed(self, array: NDArray[Any], microbatches: int, path: str) -> Any:
+    def _placed(
+        self,
+        array: NDArray[Any],
+        microbatches: int,
+        path: str,
+    ) -> Any:
         if microbatches > 1:
             rows = array.reshape(-1, microbatches, *array.shape[1:])
             array = np.ascontiguousarray(rows.swapaxes(0, 1))

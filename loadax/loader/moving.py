@@ -7,7 +7,9 @@ from loadax.loader.stretch import Target
 
 
 def check_shards(
-    targets: Sequence[Target], at: tuple[int, int], chosen: bool
+    targets: Sequence[Target],
+    at: tuple[int, int],
+    chosen: bool,
 ) -> None:
     """Checks that all remaining batches can be placed.
 

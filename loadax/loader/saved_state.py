@@ -19,7 +19,11 @@ from loadax.loader.other_order import other_order
 from loadax.plan.steps import Steps, skipped_ranges
 
 
-def step_of_state(plan: Steps, order: OrderHash, start: Any) -> Any:
+def step_of_state(
+    plan: Steps,
+    order: OrderHash,
+    start: Any,
+) -> Any:
     """The step of a state, or of the states of one step that several processes saved; what is none is unchanged.
 
     Raises:
@@ -56,7 +60,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _restored(plan: Steps, order: OrderHash, state: dict[str, Any]) -> int:
+def _restored(
+    plan: Steps,
+    order: OrderHash,
+    state: dict[str, Any],
+) -> int:
     missing = [name for name in FIELDS if name not in state]
     if missing:
         raise StateError(

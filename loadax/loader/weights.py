@@ -43,7 +43,9 @@ _AnyPhase = TypeVar("_AnyPhase", bound=_Phase)
 
 
 def weighted(
-    pipeline: BatchPipeline, order: OrderHash, weights: Sequence[list[int]]
+    pipeline: BatchPipeline,
+    order: OrderHash,
+    weights: Sequence[list[int]],
 ) -> tuple[BatchPipeline, OrderHash]:
     """The pipeline and the order of a loader with weights that were set in mid-run.
 
@@ -93,7 +95,10 @@ def _replanned(plan: Steps, mixture: Mixed) -> BatchPlan:
 
 
 def set_weights(
-    targets: Sequence[Target], phases: Phases, step: int, weights: Any
+    targets: Sequence[Target],
+    phases: Phases,
+    step: int,
+    weights: Any,
 ) -> tuple[Sequence[Target], Phases]:
     """The targets of a run with other weights from a step on.
 
@@ -112,7 +117,9 @@ def set_weights(
 
 
 def of_state(
-    targets: Sequence[Target], phases: Phases, start: Any
+    targets: Sequence[Target],
+    phases: Phases,
+    start: Any,
 ) -> tuple[Sequence[Target], Phases]:
     """The targets and phases of a run with the weights that a state has, without others that were set.
 
@@ -140,7 +147,9 @@ def of_state(
 
 
 def _retargeted(
-    targets: Sequence[Target], known: Sequence[_Phase], changed: Sequence[_Phase]
+    targets: Sequence[Target],
+    known: Sequence[_Phase],
+    changed: Sequence[_Phase],
 ) -> tuple[Sequence[Target], Phases]:
     """The targets of phases that have changed, beside those that have not, and the steps of all."""
     made = []
@@ -154,7 +163,10 @@ def _retargeted(
 
 
 def _changed(
-    known: Sequence[_AnyPhase], run: Phases, step: int, weights: Any
+    known: Sequence[_AnyPhase],
+    run: Phases,
+    step: int,
+    weights: Any,
 ) -> list[_AnyPhase]:
     """The phases of a run with other weights from a step on."""
     number, local = run.locate(step)
@@ -213,7 +225,9 @@ def _checked(phase: _Phase, weights: Any) -> list[list[int]]:
 
 
 def with_weights(
-    run: Phases, phases: Sequence[_AnyPhase], weights: Any
+    run: Phases,
+    phases: Sequence[_AnyPhase],
+    weights: Any,
 ) -> Sequence[_AnyPhase]:
     """The phases of a loader with weights that are set in mid-run; see `Dataloader.with_weights`.
 

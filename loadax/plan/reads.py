@@ -87,7 +87,11 @@ def reads_of(plan: Steps, step: int) -> list[Reads]:
     return merged(found)
 
 
-def _between(plan: Steps, begin: int, end: int) -> Iterator[Reads]:
+def _between(
+    plan: Steps,
+    begin: int,
+    end: int,
+) -> Iterator[Reads]:
     """Positions of consecutive whole steps."""
     first, start = plan.position_of_whole_step(begin)
     last, position = plan.position_of_whole_step(end - 1)
@@ -245,7 +249,11 @@ def _repeated(order: Repeated, read: Reads) -> Iterator[Reads]:
             yield from _turns(order.parent.size, first, each)
 
 
-def _turns(size: int, first: int, positions: range) -> Iterator[Reads]:
+def _turns(
+    size: int,
+    first: int,
+    positions: range,
+) -> Iterator[Reads]:
     """Reads of an order of which consecutive positions, counted over all epochs from `first` on, are read."""
     low, start = divmod(first + positions.start, size)
     high, stop = divmod(first + positions.stop, size)
@@ -258,7 +266,9 @@ def _turns(size: int, first: int, positions: range) -> Iterator[Reads]:
 
 
 def _concatenated(
-    order: Concatenated, reads: list[Reads], first_row: int
+    order: Concatenated,
+    reads: list[Reads],
+    first_row: int,
 ) -> list[tuple[Order, int, int, list[Reads]]]:
     below = []
     begin = 0
@@ -279,7 +289,9 @@ def _concatenated(
 
 
 def _mixed(
-    order: Mixed, reads: list[Reads], first_row: int
+    order: Mixed,
+    reads: list[Reads],
+    first_row: int,
 ) -> list[tuple[Order, int, int, list[Reads]]]:
     drawn: list[tuple[Integers, Integers]] = [
         (order.counts(each.start), order.counts(each.stop))
@@ -311,7 +323,10 @@ def _stretches(order: Mixed, read: Reads) -> Iterator[range]:
 
 
 def _bucketed(
-    order: Bucketed, reads: list[Reads], first_row: int, num_rows: int
+    order: Bucketed,
+    reads: list[Reads],
+    first_row: int,
+    num_rows: int,
 ) -> list[tuple[Order, int, int, list[Reads]]]:
     below = []
     for bucket, part in enumerate(order.buckets):
@@ -331,7 +346,11 @@ def _bucketed(
     return below
 
 
-def _rows_before(order: Bucketed, bucket: int, position: int) -> int:
+def _rows_before(
+    order: Bucketed,
+    bucket: int,
+    position: int,
+) -> int:
     """Number of rows of a bucket before a position of an epoch."""
     steps = len(order.bucket_of)
     step = int(np.searchsorted(order.starts, position, side="right")) - 1

@@ -137,7 +137,8 @@ class _Counting:
                 for one, rows in zip(tallies, latest[0].tolist(), strict=True):
                     if rows:
                         one.spans.append((epoch, epoch + count))
-        if len(self._branch.reads) == 1 and self._branch.reads[0].num_epochs == 1:
+        reads = self._branch.reads
+        if len(reads) == 1 and reads[0].num_epochs == 1:
             distinct = latest[0]
         else:
             distinct = self._distinct()
@@ -194,7 +195,10 @@ class _Counting:
         return total
 
     def _looked_at(
-        self, epoch: int, intervals: Iterable[range], branch: Branch | None = None
+        self,
+        epoch: int,
+        intervals: Iterable[range],
+        branch: Branch | None = None,
     ) -> Integers:
         """Sums of positions of an epoch. `branch`: a part of this one; None: all of it."""
         part = branch or self._branch
@@ -267,7 +271,11 @@ class _Counting:
         return rows
 
     def _meetings(
-        self, rows: Integers, read: Reads, epoch: int, count: int
+        self,
+        rows: Integers,
+        read: Reads,
+        epoch: int,
+        count: int,
     ) -> Integers:
         """Number of some epochs that read each row, int64[n]."""
         asked = np.tile(rows, count)
@@ -379,4 +387,5 @@ def spans_of(ascending: Integers) -> list[tuple[int, int]]:
     breaks = np.flatnonzero(np.diff(ascending) != 1) + 1
     firsts = ascending[np.append(0, breaks)]
     lasts = ascending[np.append(breaks, len(ascending)) - 1]
-    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
+    stops = lasts + 1
+    return list(zip(firsts.tolist(), stops.tolist(), strict=True))

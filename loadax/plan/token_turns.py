@@ -39,7 +39,13 @@ class PartTokens:
         digest: Digest of all lengths, which states depend on.
     """
 
-    def __init__(self, name: str, order: Order, lengths: Lengths, digest: str):
+    def __init__(
+        self,
+        name: str,
+        order: Order,
+        lengths: Lengths,
+        digest: str,
+    ):
         self._name = name
         self.digest = digest
         self._order = order
@@ -71,7 +77,8 @@ class PartTokens:
     def cell_before(self, tokens: int) -> int:
         """The last first draw of a cell before which there are at most so many tokens."""
         epoch, rest = divmod(tokens, self.tokens)
-        cell = int(np.searchsorted(self._sums_of(epoch), rest, side="right")) - 1
+        sums = self._sums_of(epoch)
+        cell = int(np.searchsorted(sums, rest, side="right")) - 1
         return epoch * self.size + min(cell * _CELL, self.size)
 
     def _at_cell(self, first: int) -> int:
@@ -84,7 +91,8 @@ class PartTokens:
         if sums is None:
             sums = self._summed(epoch)
             most = max(3, _KEPT_ROWS // self.size)
-            for known in [*self._sums][: max(0, len(self._sums) - most + 1)]:
+            surplus = max(0, len(self._sums) - most + 1)
+            for known in [*self._sums][:surplus]:
                 self._sums.pop(known, None)
             self._sums[epoch] = sums
         return sums
@@ -113,7 +121,10 @@ class TokenTurns:
     """
 
     def __init__(
-        self, parts: Sequence[PartTokens], weights: Sequence[int], begins: Integers
+        self,
+        parts: Sequence[PartTokens],
+        weights: Sequence[int],
+        begins: Integers,
     ):
         self._parts = parts
         self._weights = weights
@@ -167,13 +178,20 @@ class TokenTurns:
         ):
             if part not in self._tokens or draw < self._begins[part]:
                 continue
-            due = float(self._due(part, np.array([draw]))[0])
+            times = self._due(part, np.array([draw]))
+            due = float(times[0])
             found[index] = sum(
                 self._earlier(other, due, part, draw) for other in self._drawn
             )
         return found
 
-    def _earlier(self, other: int, due: float, part: int, draw: int) -> int:
+    def _earlier(
+        self,
+        other: int,
+        due: float,
+        part: int,
+        draw: int,
+    ) -> int:
         """Number of draws of a part before a draw of another part, which is due at some time."""
         if other == part:
             return draw - self._begins[part]

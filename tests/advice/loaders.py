@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec as P
 
 import loadax
-from loadax import Dataloader, from_arrays, from_source, sharding
+from loadax import Dataloader, Stats, from_arrays, from_source, sharding
 from loadax.errors import (
     ArgumentError,
     ClosedError,
@@ -22,6 +22,8 @@ from loadax.errors import (
     PartitionError,
 )
 from loadax.interop import grain as to_grain, progress, prometheus
+from loadax.loader.reports.bottleneck import report
+from loadax.loader.reports.run_record import read_record
 from tests.advice.registry import Case, follows
 from tests.interop.test_trainers import kauldron_over, tunix_over, warnings_of_tunix_hooks
 
@@ -505,3 +507,25 @@ def skip_of_all_steps_of_a_loader(case: Case) -> None:
         run.skip(range(8))
     assert len(run.skip(range(7))) == 9
     assert len(loadax.chain([loader_of()])) == 8
+
+
+@follows("pass the path of a file that batches.report().save('run.json') wrote")
+def report_of_another_file(case: Case) -> None:
+    path = case.folder / "other.json"
+    path.write_text("{}")
+    with case.refused(ArgumentError):
+        read_record(path)
+    with loader_of().iterate() as batches:
+        next(batches)
+        batches.report().save(path)
+    assert len(read_record(path).bins) == 1
+
+
+@follows("save the report of an iterator: batches.report().save('run.html')")
+def report_of_statistics(case: Case) -> None:
+    with case.refused(ArgumentError):
+        report(Stats()).save(case.folder / "run.html")
+    with loader_of().iterate() as batches:
+        next(batches)
+        batches.report().save(case.folder / "run.html")
+    assert (case.folder / "run.html").exists()

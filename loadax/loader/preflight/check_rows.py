@@ -117,7 +117,12 @@ class _Check:
         rows: Number of rows that are checked in all.
     """
 
-    def __init__(self, number: int, work: CheckWork, rows: int):
+    def __init__(
+        self,
+        number: int,
+        work: CheckWork,
+        rows: int,
+    ):
         self._number = number
         portion = work.portions[number]
         self._portion = portion
@@ -192,7 +197,8 @@ class _Check:
 
     def findings(self) -> Findings:
         """What was found in all pieces."""
-        slow = sorted(self._slow, key=lambda piece: -piece[-1])[:MOST_SLOW]
+        slow = sorted(self._slow, key=lambda piece: -piece[-1])
+        slow = slow[:MOST_SLOW]
         return Findings(
             failed=table_of("failed", self._failed),
             flagged=table_of("flagged", self._flagged),
@@ -279,7 +285,11 @@ class _Check:
             self._extremes[leaf] = (min(before[0], least), max(before[1], most))
 
     def _flag(
-        self, leaf: int, numbers: Integers, kind: int, bad: NDArray[np.bool_]
+        self,
+        leaf: int,
+        numbers: Integers,
+        kind: int,
+        bad: NDArray[np.bool_],
     ) -> None:
         counts = bad.sum(axis=1)
         for row in np.flatnonzero(counts).tolist():
@@ -288,7 +298,12 @@ class _Check:
             )
 
     def _note_time(
-        self, visits: Visits, part: int, read: int, seconds: float, cpu: float
+        self,
+        visits: Visits,
+        part: int,
+        read: int,
+        seconds: float,
+        cpu: float,
     ) -> None:
         """Notes how long a piece took, where its first row is stored, and what it requests."""
         source = self._portion.reader.source
@@ -300,7 +315,16 @@ class _Check:
         if not read:
             return
         last = int(visits.rows[-1])
-        self._slow.append((self._number, row, last, read, cpu / read, seconds / read))
+        self._slow.append(
+            (
+                self._number,
+                row,
+                last,
+                read,
+                cpu / read,
+                seconds / read,
+            )
+        )
         if len(self._slow) > 2 * PIECE_ROWS:
             self._slow.sort(key=lambda piece: -piece[-1])
             del self._slow[MOST_SLOW:]
@@ -328,7 +352,11 @@ def _whole_chunks(chunks: Integers, together: int) -> int:
     return int(ends[max(0, fitting - 1)])
 
 
-def _next_size(size: int, rows: int, seconds: float) -> int:
+def _next_size(
+    size: int,
+    rows: int,
+    seconds: float,
+) -> int:
     """Rows of the next piece, so that it takes about 16 ms."""
     wanted = int(_TARGET * rows / max(seconds, 1e-9))
     return max(1, min(wanted, 4 * size))

@@ -54,7 +54,9 @@ class _FormRows(NamedTuple):
 
 
 def plan_rows(
-    phases: Sequence[Phase], ranges: Sequence[tuple[int, range]], first: Sequence[int]
+    phases: Sequence[Phase],
+    ranges: Sequence[tuple[int, range]],
+    first: Sequence[int],
 ) -> PlannedRun:
     """The rows and shapes of a run.
 
@@ -76,7 +78,11 @@ def plan_rows(
 
 
 def _forms_of(
-    number: int, phase: Phase, steps: range, first: int, shapes: "_Shapes"
+    number: int,
+    phase: Phase,
+    steps: range,
+    first: int,
+    shapes: "_Shapes",
 ) -> list[_FormRows]:
     """Rows of each form of batches of a phase."""
     plan = phase.plan
@@ -99,7 +105,11 @@ def _forms_of(
     ]
 
 
-def _visits(phase: Phase, steps: range, size: int) -> Iterator[Visits]:
+def _visits(
+    phase: Phase,
+    steps: range,
+    size: int,
+) -> Iterator[Visits]:
     """Visits of steps of one shape, some steps at a time."""
     positions = np.arange(size)
     at_once = max(1, _AT_ONCE // size)
@@ -174,7 +184,12 @@ class _Shapes:
         self._steps: dict[tuple[LeafShape, ...], tuple[int, int]] = {}
 
     def add(
-        self, form: BatchForm, size: int, microbatches: int, first: int, steps: int
+        self,
+        form: BatchForm,
+        size: int,
+        microbatches: int,
+        first: int,
+        steps: int,
     ) -> None:
         """Counts steps of a form with batches of `size` rows, from step `first` of the run on."""
         rows: tuple[int, ...] = (size,)

@@ -45,7 +45,10 @@ def _is_random(maps: Iterable[Any]) -> bool:
 
 
 def _parts(
-    name: str, source: BaseSource, first_row: int, by_epoch: bool
+    name: str,
+    source: BaseSource,
+    first_row: int,
+    by_epoch: bool,
 ) -> Iterator[Part]:
     inner = [child for child in source.children if child.first_row is not None]
     own = source.traits.random or source.traits.own_epochs

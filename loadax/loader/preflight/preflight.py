@@ -180,7 +180,9 @@ def _known_as(portions: Sequence[Portion], options: Options) -> list[Any] | None
 
 
 def _identity(
-    portions: Sequence[Portion], bounds: Sequence[dict[int, Bounds]], known_as: Any
+    portions: Sequence[Portion],
+    bounds: Sequence[dict[int, Bounds]],
+    known_as: Any,
 ) -> dict[str, Any]:
     """Identity of the findings: the rows, the maps, the leaves, the bounds and the data."""
     data = [identify(portion.reader.source) for portion in portions]

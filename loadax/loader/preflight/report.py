@@ -202,7 +202,10 @@ class Preflight:
         return sum(source.cpu_seconds for source in self.sources)
 
     def quarantine(
-        self, phase: int = 0, dataset: str | None = None, values: bool = False
+        self,
+        phase: int = 0,
+        dataset: str | None = None,
+        values: bool = False,
     ) -> list[int]:
         """Row ids that fail, ascending: for `Dataloader(quarantine=…)` or `Dataset.exclude`.
 

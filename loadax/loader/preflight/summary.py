@@ -87,7 +87,11 @@ def _failed(portions: Sequence[Portion], found: Findings) -> Sequence[FailedRow]
     return [*listed.values()]
 
 
-def _file_of(portion: Portion, row: int, epoch: int) -> str:
+def _file_of(
+    portion: Portion,
+    row: int,
+    epoch: int,
+) -> str:
     locations = portion.reader.source.locate_visit(row, epoch)
     if not locations:
         return ""

@@ -205,7 +205,9 @@ def _short(text: str) -> int:
 
 
 def _difference(
-    files: "Sequence[DataFile]", here: list[int], saved: list[int]
+    files: "Sequence[DataFile]",
+    here: list[int],
+    saved: list[int],
 ) -> str:
     """The beginning of a sentence about the files that have changed."""
     count = here[1]

@@ -179,7 +179,10 @@ class DigestWork:
 
 
 def digested(
-    locations: Sequence[str], index: Any, executor: Any, progress: bool | None
+    locations: Sequence[str],
+    index: Any,
+    executor: Any,
+    progress: bool | None,
 ) -> list[DataFile]:
     """Digests of the bytes of files, from an index folder where it has them.
 

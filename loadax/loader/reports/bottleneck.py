@@ -57,7 +57,10 @@ class LoaderInfo(NamedTuple):
 
 
 def loader_info(
-    reader: Reader, batch: BatchSpec, mesh: Mesh | None, cached: bool
+    reader: Reader,
+    batch: BatchSpec,
+    mesh: Mesh | None,
+    cached: bool,
 ) -> LoaderInfo:
     """The properties of a loader; `cached`: all rows are in device memory; `mesh` None: batches are not placed."""
     copied = (
@@ -275,7 +278,11 @@ def _what(stage: str, loader: LoaderInfo) -> str:
     return f"the maps {', '.join(maps)}"
 
 
-def _verb(verb: str, stage: str, loader: LoaderInfo) -> str:
+def _verb(
+    verb: str,
+    stage: str,
+    loader: LoaderInfo,
+) -> str:
     if stage == "transform" and len(loader.maps) > 1:
         return verb
     return f"{verb}s"
@@ -294,7 +301,10 @@ def _workers_text(stats: Stats) -> str:
 
 
 def _advice(
-    stats: Stats, stage: str, seconds: float, loader: LoaderInfo
+    stats: Stats,
+    stage: str,
+    seconds: float,
+    loader: LoaderInfo,
 ) -> tuple[str, str]:
     """Finding about a stage, to follow "takes 81% of the work", and advice."""
     workers = stats.workers

@@ -18,7 +18,9 @@ _TRAINER = 0  # process number in a trace: worker processes follow
 
 
 def write_chrome_trace(
-    timeline: Timeline, report: Report, path: str | os.PathLike[str]
+    timeline: Timeline,
+    report: Report,
+    path: str | os.PathLike[str],
 ) -> None:
     """Writes a timeline to a local file.
 
@@ -83,7 +85,12 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield {**counter, "ts": _microseconds(at), "args": {"batches": count}}
 
 
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name(
+    kind: str,
+    process: int,
+    thread: int,
+    name: str,
+) -> dict[str, Any]:
     return {
         "ph": "M",
         "name": f"{kind}_name",
