@@ -223,7 +223,8 @@ def test_part_larger_than_memory_is_computed_again(
     monkeypatch.setattr(parts, "machine_memory", lambda: 16_000)
     with pytest.raises(parts.ChangedError):
         folder.take(0)
-    assert "0.npz is damaged ([Errno 27] it has 82" in caplog.text
+    # how long the file is depends on NumPy's version
+    assert re.search(r"0\.npz is damaged \(\[Errno 27\] it has 8\d{3} bytes", caplog.text)
     assert not folder.has(0)
 
 
