@@ -270,7 +270,8 @@ class PartsFolder:
         """
         try:
             with self.written(f"{part}.npz") as file:
-                np.savez(file, allow_pickle=False, **arrays)
+                # NumPy 2.1 takes `allow_pickle=` for an array; reading allows no pickle
+                np.savez(file, **arrays)
         except OSError as error:
             if not self.exists():  # this is the second copy of a part that was merged
                 return

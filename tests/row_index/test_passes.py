@@ -237,7 +237,7 @@ def test_folder_in_use_by_another_function_is_refused(tmp_path: Path) -> None:
 )
 def test_part_of_another_pass_is_not_merged(arrays: dict[str, Any], tmp_path: Path) -> None:
     interrupted(tmp_path)
-    np.savez(next(tmp_path.glob("*.parts/7.npz")), allow_pickle=False, **arrays)
+    np.savez(next(tmp_path.glob("*.parts/7.npz")), **arrays)
     message = r"filter-.*\.parts has parts that are not of this pass \(.+\); delete this folder, and call again"
     with pytest.raises(SourceError, match=message) as caught:
         data().filter(small, "v1", index=tmp_path)
