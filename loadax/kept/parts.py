@@ -271,7 +271,7 @@ class PartsFolder:
         try:
             with self.written(f"{part}.npz") as file:
                 # NumPy 2.1 takes `allow_pickle=` for an array; reading allows no pickle
-                np.savez(file, **arrays)
+                np.savez(file, **arrays)  # type: ignore[arg-type]
         except OSError as error:
             if not self.exists():  # this is the second copy of a part that was merged
                 return

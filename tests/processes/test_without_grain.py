@@ -34,9 +34,9 @@ if __name__ == "__main__":
     np.arange(64, dtype=np.uint16).tofile("tokens.bin")
     data = loadax.from_tokens("tokens.bin", 7, dtype="uint16").shuffle(0)
     assert len(data.read([0, 1])["tokens"]) == 2
-    rows = loadax.as_dataset([np.arange(4), np.arange(4)]).map(double)
-    loader = loadax.Dataloader(rows, 2, num_epochs=2, num_workers=1, worker_type="process")
-    assert [batch.tolist() for batch in loader] == [[[0, 2, 4, 6]] * 2] * 2
+    rows = loadax.as_dataset([np.arange(4)] * 8).map(double)
+    loader = loadax.Dataloader(rows, 8, num_epochs=2, num_workers=1, worker_type="process")
+    assert [batch.tolist() for batch in loader] == [[[0, 2, 4, 6]] * 8] * 2
     assert loadax.from_grain([1, 2, 3])[2] == 3  # a data source of Grain is any object with rows
     open("words.array_record", "wb").write(bytes(100))
     print(message(lambda: loadax.from_array_record("words.array_record")))
