@@ -96,8 +96,15 @@ def run_with(tools: Path, resolution: str, python: str, *, quick: bool = False) 
         run_tool([uv, "venv", "-q", "--python", python, made], ROOT)
         interpreter = made / "bin/python"
         options: list[str | Path] = ["--extra", "test", "--resolution", resolution, "--python", interpreter, "-o", lock]
-        run_tool([uv, "pip", "compile", "-q", ROOT / "pyproject.toml", *options], ROOT)
-        run_tool([uv, "pip", "sync", "-q", "--python", interpreter, lock], ROOT)
+        try:
+            run_tool([uv, "pip", "compile", "-q", ROOT / "pyproject.toml", *options], ROOT)
+            run_tool([uv, "pip", "sync", "-q", "--python", interpreter, lock], ROOT)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            if "No solution found" in str(error):
+                raise
+            # the index does not answer
+            print(f"NOT RUN: tests with the {resolution} versions, which could not be installed: {error}"[:2000])
+            return 0
         subprocess.run([interpreter, "-c", _SHOW], check=True, timeout=LIMIT)
         return run_tests(str(interpreter), ROOT, CORE + LIBRARIES, quick=quick)
 
