@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 LANGUAGES = {"python", "bash", "console", "text", "json", "toml", "yaml"}
 
 FENCE = re.compile(r" *(`{3,}|~{3,})(.*)")
+CODE_COLUMNS = 84  # of a box at 1366 pixels
 OPT_OUT = re.compile(r" *<!-- not run: \S.* -->")
 
 
@@ -65,6 +66,29 @@ def parse(page: str) -> tuple[list[str], dict[int, str | None]]:
             before = -1
         number = end + 1
     return kept, printed
+
+
+def wide_lines(page: str) -> list[str]:
+    """Lines of Python, run or not, that the box of a laptop cuts."""
+    lines = page.splitlines()
+    wide = []
+    indent = 0
+    fence: re.Match[str] | None = None
+    for number, line in enumerate(lines, 1):
+        opening = FENCE.fullmatch(line)
+        if fence is None and opening is not None:
+            fence, indent = opening, len(line) - len(line.lstrip())
+        elif fence is not None and line.strip() == fence[1]:
+            fence = None
+        elif fence is not None and fence[2].split()[:1] == ["python"] and len(line) - indent > CODE_COLUMNS:
+            wide.append(f"{number}: {line}")
+    return wide
+
+
+def broken_headings(page: str) -> list[str]:
+    """Headings that begin in the midst of a link: a line that is wrapped before `#1](url)` is one."""
+    text = re.sub(r"^( *)(`{3,}|~{3,}).*?^ *\2 *$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^#+ *(?:\d+\]|\]|\[?\]\().*", text, re.MULTILINE)
 
 
 def check_output(page: str, output: str) -> None:
@@ -123,6 +147,21 @@ def test_relative_links_of_root_pages_name_existing_files(page: Path) -> None:
     """The build of the site checks all other pages."""
     targets = re.findall(r"(?:\]\(|href=\"|src(?:set)?=\")(?![a-z]+:)([^)\"#\s]+)", page.read_text("utf-8"))
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_of_pages_fits_its_box_and_headings_are_whole(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert wide_lines(text) == [], f"at most {CODE_COLUMNS} columns: `ruff format --line-length {CODE_COLUMNS}`"
+    assert broken_headings(text) == []
+
+
+def test_wide_code_and_broken_headings_are_found() -> None:
+    code = "x" * CODE_COLUMNS
+    page = f"```python\n{code}y\n```\n{code}yz\n~~~ text\n{code}yz\n~~~\n  ```python\n  {code}\n  {code}z\n  ```\n"
+    assert wide_lines(page) == [f"2: {code}y", f"10:   {code}z"]
+    page = "# Title\n```bash\n# ](in code)\n```\n[Daft\n#7184](https://a.b) x\n## ](c)\n## [Whole](d)\n### 2 of 3\n"
+    assert broken_headings(page) == ["#7184](https://a.b) x", "## ](c)"]
 
 
 def test_blocks_of_a_page_share_their_names(tmp_path: Path) -> None:
