@@ -221,7 +221,7 @@ def show_batches(loader: loadax.Dataloader) -> None:
     for step, spec in loader.specs.items():
         say(f"from step {step:3} on, batches are {spec['inputs'].shape}")
     tokens = loader[0]["inputs"]
-    say(f"of the first one's {tokens.nbytes} bytes of tokens, each device holds its rows and its stretch")
+    say(f"of the first one's {tokens.nbytes} bytes of tokens, each device holds its rows and its columns")
     for shard in tokens.addressable_shards:
         rows, stretch = (cut.indices(size) for cut, size in zip(shard.index, tokens.shape, strict=True))
         where = f"rows {rows[0]} to {rows[1]}, tokens {stretch[0]:3} to {stretch[1]:3}"
