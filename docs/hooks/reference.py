@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs runs from its own folder
 
-from docs.hooks import messages  # noqa: E402
+from docs.hooks import messages, synonyms  # noqa: E402
 from docs.notebooks import NOTEBOOKS  # noqa: E402
 from docs.notebooks.page import page as notebook_page  # noqa: E402
 
@@ -227,9 +227,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Writes the topics into the first page of the API, links the results of the benchmarks, and ranks the search."""
+    """Writes the topics into the first page of the API, links the results of the benchmarks, and helps the search."""
     boost = next((boost for start, boost in SEARCH.items() if page.file.src_uri.startswith(start)), 1)
     page.meta.setdefault("search", {"boost": boost})
+    if page.file.src_uri in synonyms.SYNONYMS:
+        page.meta["tags"] = synonyms.SYNONYMS[page.file.src_uri].split()
     if page.file.src_uri == "benchmarks.md":
         return markdown.replace("](../benchmarks/results/", "](assets/results/")
     if page.file.src_uri != "api/index.md":

@@ -8,11 +8,13 @@ that one prints; a word that begins with `≈` stands for any word, as of a time
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from docs.hooks.synonyms import SYNONYMS
 from docs.pictures import DRAWINGS
 from tests import forkserver
 
@@ -23,6 +25,7 @@ LANGUAGES = {"python", "bash", "console", "text", "json", "toml", "yaml"}
 
 FENCE = re.compile(r" *(`{3,}|~{3,})(.*)")
 CODE_COLUMNS = 84  # of a box at 1366 pixels
+RUFF = [sys.executable, *f"-m ruff format --isolated --target-version py311 --line-length {CODE_COLUMNS}".split()]
 OPT_OUT = re.compile(r" *<!-- not run: \S.* -->")
 
 
@@ -156,6 +159,13 @@ def test_python_of_pages_fits_its_box_and_headings_are_whole(page: Path) -> None
     assert broken_headings(text) == []
 
 
+def test_python_of_pages_is_formatted() -> None:
+    """`ruff format .` leaves them out: their lines are narrower than those of the package."""
+    command = [*RUFF, "--check", *(str(page) for page in PAGES)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, f"{' '.join(RUFF[1:])} PAGE\n{found.stdout}{found.stderr}"
+
+
 def test_wide_code_and_broken_headings_are_found() -> None:
     code = "x" * CODE_COLUMNS
     page = f"```python\n{code}y\n```\n{code}yz\n~~~ text\n{code}yz\n~~~\n  ```python\n  {code}\n  {code}z\n  ```\n"
@@ -203,3 +213,7 @@ def test_a_block_that_never_ends_is_an_error() -> None:
 def test_the_pictures_are_what_their_code_draws() -> None:
     for name, draw in DRAWINGS.items():
         assert (ROOT / "docs" / "assets" / name).read_text() == draw(), f"run `python -m docs.pictures` for {name}"
+
+
+def test_synonyms_name_pages() -> None:
+    assert [page for page in SYNONYMS if not (ROOT / "docs" / page).is_file()] == []

@@ -1,0 +1,35 @@
+"""Words that people type into the search, by the page that answers them with other words.
+
+The search has no stemming and no spelling but that of the pages. The site shows none of these words; the weight of one
+is set in mkdocs.yml (`fields: tags`).
+"""
+
+SYNONYMS = {
+    "coming-from/torch.md": "DataLoader WeightedRandomSampler worker_init_fn",
+    "cookbook/loss-spike.md": "bad skip skipping steps blocklist divergence",
+    "cookbook/nnx.md": "equinox haiku linen eqx filter_jit",
+    "cookbook/pictures.md": "vision imagenet cifar",
+    "cookbook/speech.md": "whisper spectrogram ASR",
+    "cookbook/weather.md": "netcdf nc grib era5 climate forecasting series time timestamps",
+    "development/support.md": "license licence citation cite bibtex maintainers python 3.14",
+    "guides/buckets.md": "bucketing variable length",
+    "guides/chunks.md": "reshuffle buffer",
+    "guides/device.md": "float16 half precision mixed cast fp16",
+    "guides/hosts.md": "slow-host slowest",
+    "guides/images.md": "imagefolder resize pillow png augment colour color",
+    "guides/meshes.md": "pmap pjit shard_map GSPMD FSDP",
+    "guides/object-storage.md": "minio gcs azure r2 endpoint boto egress requests costs dollars",
+    "guides/orders.md": "imbalanced oversample oversampling undersample class weights weighted reshuffle",
+    "guides/preemption.md": "ctrl c ctrl-c keyboardinterrupt interrupt spot requeue kill",
+    "guides/random.md": "albumentations randomness random_state torchvision transforms seeded",
+    "guides/sparse.md": "h5ad scipy csr scanpy single-cell genes recommender",
+    "guides/speed.md": "dashboard grafana mlflow wandb tensorboard slow utilization idle why training starved num_workers",
+    "guides/splits.md": "stratified stratify k-fold kfold k fold cross leakage leak holdout held-out cross-validation train test",
+    "guides/statistics.md": "normalize normalise normalization normalisation standardize standardise mean variance zscore std",
+    "guides/tables.md": "None missing fillna dataframe polars arrow",
+    "guides/thousand-hosts.md": "multi-slice multislice numa cost money price",
+    "guides/video.md": "decord opencv ffmpeg torchcodec pyav clips",
+    "start/install.md": "mac macos darwin apple silicon windows wheel pip conda cuda",
+    "start/which-function.md": "astropy fits mat dicom nifti pickle lmdb sqlite formats",
+    "troubleshooting.md": "memory out RAM exhausted crash segfault match",
+}
