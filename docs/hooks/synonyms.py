@@ -7,7 +7,7 @@ is set in mkdocs.yml (`fields: tags`).
 SYNONYMS = {
     "coming-from/torch.md": "DataLoader WeightedRandomSampler worker_init_fn",
     "cookbook/loss-spike.md": "bad skip skipping steps blocklist divergence",
-    "cookbook/nnx.md": "equinox haiku linen eqx filter_jit",
+    "cookbook/nnx.md": "haiku linen eqx filter_jit",
     "cookbook/pictures.md": "vision imagenet cifar",
     "cookbook/speech.md": "whisper spectrogram ASR",
     "cookbook/weather.md": "netcdf nc grib era5 climate forecasting series time timestamps",
