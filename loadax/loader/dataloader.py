@@ -31,7 +31,6 @@ from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.iterations import Iterations
 from loadax.loader.iterator import DataIterator
 from loadax.loader.options import LoaderOptions
-from loadax.loader.order_hash import WEIGHTS
 from loadax.loader.phase import Phase, make_phase
 from loadax.loader.phases import Phases
 from loadax.loader.pipeline import BatchPipeline
@@ -747,8 +746,10 @@ class Dataloader:
 
         self._refuse_stream("receipt()")
         run = self
-        if isinstance(step, dict) and WEIGHTS in step:
-            run = self.with_weights(step)
+        if type(step) is not int:
+            from loadax.loader.weights import restored_phases
+
+            run = loader_of(restored_phases(self.phases, step))
         phases = [
             (
                 phase.plan,

@@ -131,12 +131,11 @@ def of_state(
     Raises:
         StateError: If the weights of the state are not those of this mixture.
     """
-    if isinstance(start, list | tuple) and start:
-        start = start[0]  # of one process: all of them have the same weights
-    if not isinstance(start, Mapping):
-        return targets, phases
     known = [target.phase for target in targets]
-    restored = _restored([target.origin for target in targets], start)
+    origins = [target.origin for target in targets]
+    restored = restored_phases(origins, start)
+    if restored is origins:  # a step, which has no weights
+        return targets, phases
     changed = [
         old if [*old.order.weights] == [*new.order.weights] else new
         for old, new in zip(known, restored, strict=True)
@@ -178,6 +177,26 @@ def _changed(
     units = whole_units(weights, list(mixture.names), "weights", mixture.version)
     changed[number] = known[number].weighted([[start, *units]])
     return changed
+
+
+def restored_phases(
+    phases: Sequence[_AnyPhase],
+    start: Any,
+) -> Sequence[_AnyPhase]:
+    """The phases of a loader with the weights that a state has; those given if it is a step.
+
+    Args:
+        phases: The phases.
+        start: Step or state; also the states of several processes.
+
+    Raises:
+        StateError: If the weights of the state are not those of this mixture.
+    """
+    if isinstance(start, list | tuple) and start:
+        start = start[0]  # of one process: all of them have the same weights
+    if not isinstance(start, Mapping):
+        return phases
+    return _restored(phases, start)
 
 
 def _restored(

@@ -104,7 +104,7 @@ class Receipt:
     """What a run has read before a step, from `Dataloader.receipt`.
 
     Pass it to Orbax beside the model, and the JSON is written into the checkpoint:
-    `save_checkpointables(path, {"model": model, "data": batches, "receipt": loader.receipt(batches.step)})`.
+    `save_checkpointables(path, {"model": model, "data": batches, "receipt": loader.receipt(batches.get_state())})`.
 
     Args:
         step: The step: all earlier ones count.

@@ -5,6 +5,7 @@ import platform
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -186,3 +187,21 @@ def test_receipt_of_a_state_counts_weights_that_were_set(seed: int) -> None:
                 seen[("web", "code", "math")[value // 100]] += 1
         receipt = loader.receipt(batches.get_state())
     assert {source.name: source.rows for source in receipt.sources} == seen
+
+
+def test_receipt_of_a_state_has_weights_that_were_set() -> None:
+    first = Dataloader(mix(PARTS, weights=[3, 1]), 8)
+    run = chain([first, Dataloader(mix(PARTS, weights=[3, 1], stop="never"), 8)])
+    for start, saved in ((1, first), (len(first) + 1, run)):
+        with saved.host_batches(start) as batches:
+            batches.set_weights([1, 3])
+            for _ in range(3):
+                next(batches)
+            state = batches.get_state()
+        expected = saved.with_weights(state).receipt(start + 3).to_json()
+        assert saved.receipt(state).to_json() == expected
+        assert saved.receipt(start + 3).to_json() != expected
+    with first.host_batches(1) as batches:
+        batches.set_weights([1, 3])
+        state = batches.get_state()
+    assert first.receipt([state]).to_json() == first.receipt(MappingProxyType(state)).to_json()
