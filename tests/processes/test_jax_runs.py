@@ -38,6 +38,7 @@ CASES: dict[str, list[tuple[str, int, int]]] = {
     "sharding of 4, every mesh": [("all_cases", 4, 2)],
     "sharding with a late host": [("late_host", 2, 4)],
     "stream of 2 that 4 and 1 restore": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
+    "weights of 2 hosts": [("both", 2, 1)],
     "worker deaths and errors on one host": [("all_cases", 2, 4)],
 }
 

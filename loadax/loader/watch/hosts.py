@@ -7,6 +7,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, final
 
@@ -62,6 +63,8 @@ _STATUS = 5.0  # seconds between two statuses
 _VERDICT = "verdict"  # who tells how the records differ
 # Who tells of weights: no other host may pass the step in this run.
 _WEIGHTS = "weights"
+# In place of the step: weights of this host were refused.
+_REFUSED = -1
 
 # Set when hosts were late once: later runs of this process don't wait for them.
 _late_before = threading.Event()
@@ -85,6 +88,7 @@ class RunHosts:
         abort_after: Seconds from the end of another host on after which this process ends, if its training thread has
             not asked for a batch: it is in a collective, with which nothing else can end. None: only if the other
             process exits.
+        next_keys: Function that returns the keys of the loader's next run. None: there is none.
     """
 
     def __init__(
@@ -97,8 +101,10 @@ class RunHosts:
         progress: Callable[[], tuple[int, Stats]],
         fail: Callable[[BaseException], None],
         abort_after: float | None,
+        next_keys: Callable[[], KeyValueStore] | None = None,
     ):
         self._store = store
+        self._next_keys = next_keys
         self._keys = keys
         self._process = process
         self._processes = processes
@@ -233,6 +239,8 @@ class RunHosts:
         for at, sender, text in self._weights:
             if step > at and self._end is None:
                 log.error("%s", text)
+                if not closing:
+                    self._refuse(sender, at)
                 self._end_with(sender, text)
         if closing:
             self._leave()
@@ -244,6 +252,19 @@ class RunHosts:
             ).items():
                 self._to_tell.append((f"about {process}", text, False))
             self._send()
+
+    def _refuse(self, sender: str, step: int) -> None:
+        """Ends the next run of a host that has set weights, which would wait for this one there."""
+        if step == _REFUSED or self._next_keys is None:
+            return  # it has refused those of this one
+        text = (
+            f"process {sender.rpartition('/')[2]} has set other weights from step "
+            f"{step} on, and process {self._process} has not; call set_weights() with "
+            "the same weights at the same step on all processes"
+        )
+        process_exit.fail()  # an exit from here on ends that host where it waits
+        keys = self._next_keys()
+        keys.set(f"told/{_WEIGHTS}/{self._process}", json.dumps([_REFUSED, text]))
 
     def _send(self) -> None:
         while self._to_tell:
@@ -329,7 +350,8 @@ class RunHosts:
             ):
                 log.error("%s", text)
                 self._end_with(name, text)
-            if self._end is not None and (text or self._end[0] == name):
+            ended_by = self._end[0].rpartition("/")[2] if self._end else ""
+            if self._end is not None and (text or ended_by == name):
                 self._limit = min(
                     self._limit,
                     self._now - self._ended_at + exit_limit(self._abort_after),
@@ -422,5 +444,13 @@ def run_hosts(
         read()  # the source may be one that can't be read on another thread meanwhile
     keys = runs.next_keys(store, processes)
     return RunHosts(
-        store, keys, process, processes, found, progress, fail, options.abort_after
+        store,
+        keys,
+        process,
+        processes,
+        found,
+        progress,
+        fail,
+        options.abort_after,
+        partial(runs.next_keys, store, processes),
     )

@@ -368,3 +368,17 @@ def test_a_host_that_goes_on_without_weights_that_others_have_set_ends() -> None
         "process 0 has set other weights from step 12 on, and this process has not; call set_weights() with the same "
         "weights at the same step on all processes"
     )
+
+
+def test_a_host_whose_weights_are_refused_ends_in_its_next_run() -> None:
+    run, following = Run([RECORD] * 2), Run([RECORD] * 2)
+    run.hosts[1]._next_keys = lambda: following.keys
+    run.hosts[0].set_weights(12)
+    run.hosts[0].check(closing=True, resumed=0.0)
+    run.steps[1] = 13
+    run.check(1)
+    assert [*run.failed] == [1]
+    following.check(0)
+    assert [*following.failed] == [0]
+    text = "process 0 has set other weights from step 12 on, and process 1 has not; call set_weights"
+    assert str(following.failed[0]).startswith(text)
