@@ -8,7 +8,6 @@ that one prints; a word that begins with `≈` stands for any word, as of a time
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -25,7 +24,6 @@ LANGUAGES = {"python", "bash", "console", "text", "json", "toml", "yaml"}
 
 FENCE = re.compile(r" *(`{3,}|~{3,})(.*)")
 CODE_COLUMNS = 84  # of a box at 1366 pixels
-RUFF = [sys.executable, *f"-m ruff format --isolated --target-version py311 --line-length {CODE_COLUMNS}".split()]
 OPT_OUT = re.compile(r" *<!-- not run: \S.* -->")
 
 
@@ -157,13 +155,6 @@ def test_python_of_pages_fits_its_box_and_headings_are_whole(page: Path) -> None
     text = page.read_text("utf-8")
     assert wide_lines(text) == [], f"at most {CODE_COLUMNS} columns: `ruff format --line-length {CODE_COLUMNS}`"
     assert broken_headings(text) == []
-
-
-def test_python_of_pages_is_formatted() -> None:
-    """`ruff format .` leaves them out: their lines are narrower than those of the package."""
-    command = [*RUFF, "--check", *(str(page) for page in PAGES)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, f"{' '.join(RUFF[1:])} PAGE\n{found.stdout}{found.stderr}"
 
 
 def test_wide_code_and_broken_headings_are_found() -> None:
