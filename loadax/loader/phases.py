@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, final
 
-from loadax.core.arguments import shown
+from loadax.core.arguments import MOST_POSITIONS, shown
 from loadax.errors import ArgumentError, RowIndexError, StateError
 from loadax.loader.order_hash import VERSION, OrderHash
 from loadax.loader.state import make_state, plain_step, step_of
@@ -70,6 +70,12 @@ class Phases:
         if steps is None and self.num_steps is None:
             raise ArgumentError(
                 "num_epochs=None: the run is infinite; pass steps=range(start, stop)"
+            )
+        endless = any(plan.order.size >= MOST_POSITIONS for plan in self._plans)
+        if steps is None and endless:
+            raise ArgumentError(
+                "the mixture never ends, as of stop='never'; pass "
+                "steps=range(start, stop)"
             )
         if steps is None:
             chosen = range(self.num_steps or 0)

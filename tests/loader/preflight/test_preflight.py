@@ -317,3 +317,13 @@ def test_streams_are_refused() -> None:
     stream = loadax.from_stream(lambda lane, lanes: iter([{"x": np.float32(lane)}] * 4), lanes=8)
     with pytest.raises(StreamError, match=r"preflight\(\)"):
         Dataloader(stream, 8).preflight()
+
+
+def test_preflight_of_a_mixture_without_an_end_needs_steps() -> None:
+    parts = [from_arrays(np.arange(8)), from_arrays(np.arange(8))]
+    loader = Dataloader(mix(parts, [1, 1], stop="never"), 4)
+    with pytest.raises(ArgumentError, match=r"the mixture never ends, .*; pass steps=range\(start, stop\)"):
+        loader.preflight()
+    with pytest.raises(ArgumentError, match="the mixture never ends"):
+        loader.digest()
+    assert loader.preflight(range(4)).ok
