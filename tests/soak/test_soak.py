@@ -62,7 +62,7 @@ def test_planted_leaks_of_memory_and_descriptors_are_found() -> None:
     finally:
         for descriptor in opened:
             os.close(descriptor)
-    assert memory.startswith("private MiB grows: +7")  # 2 MiB every ten seconds are 720 MiB an hour
+    assert memory.startswith("held grows: +7")  # 2 MiB every ten seconds are 720 MiB an hour
     assert descriptors.startswith("descriptors grows: +360.0 ± 0.0 an hour")
 
 

@@ -111,6 +111,6 @@ def _rows(batch: Any) -> list[int]:
     for row in range(len(leaves[0])):
         digest = 0
         for leaf in leaves:
-            digest = zlib.crc32(np.ascontiguousarray(leaf[row]).tobytes(), digest)
+            digest = zlib.crc32(leaf[row].tobytes(), digest)
         digests.append(digest)
     return digests
