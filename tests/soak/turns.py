@@ -19,6 +19,9 @@ CHECKED = 3
 HOSTS = (1, 2, 4)
 """Numbers of hosts that a run is resumed on, in turn: each is a loader with its share of the batch."""
 
+PREFETCH_BYTES = 4 << 20
+"""Read-ahead of each loader, which is then always full. The default follows the machine's speed, up to 256 MiB."""
+
 PROCESSES_EVERY = 10
 """Turns from one resume in worker processes to the next: they take a second to start."""
 
@@ -46,7 +49,9 @@ class LongRun:
     def _loader(self, **options: Any) -> loadax.Dataloader:
         data = self._workload.open(self._folder)
         size = self._workload.batch_size
-        return loadax.Dataloader(data, size, num_epochs=None, partition=jax.P("data"), **options)
+        return loadax.Dataloader(
+            data, size, num_epochs=None, partition=jax.P("data"), prefetch_bytes=PREFETCH_BYTES, **options
+        )
 
     @property
     def step(self) -> int:
