@@ -32,7 +32,7 @@ from tests.soak.workloads import WORKLOADS
 Log = Callable[[dict[str, Any]], None]
 
 
-def main(given: Sequence[str] | None = None, hang: float | None = HANG) -> int:
+def main(given: Sequence[str] | None = None, hang: float | None = 10 * HANG) -> int:
     """Runs the soak, and prints the tables. Returns 0 if nothing has grown.
 
     Args:
