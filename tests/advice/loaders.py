@@ -529,3 +529,12 @@ def report_of_statistics(case: Case) -> None:
         next(batches)
         batches.report().save(case.folder / "run.html")
     assert (case.folder / "run.html").exists()
+
+
+@follows("the mixture never ends, as of stop='never'; pass steps=range(start, stop)")
+def digest_of_an_endless_mixture(case: Case) -> None:
+    endless = loadax.mix({"a": DATA, "b": DATA}, [1, 1], stop="never")
+    loader = Dataloader(endless, 8)
+    with case.refused(ArgumentError):
+        loader.digest()
+    assert len(loader.digest(steps=range(3))) == 32
