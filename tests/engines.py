@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -28,8 +27,9 @@ ROOT = Path(__file__).parents[1]
 WORKERS = 2
 
 # Clients of Dask in this process by the scheduler's address: a cluster closes them before it ends, else each logs
-# traceback after traceback from a thread of its own while it tries to reach the scheduler.
-_clients: dict[str, weakref.WeakSet[Any]] = {}
+# traceback after traceback from a thread of its own while it tries to reach the scheduler. They are not closed with
+# their executors: garbage may be collected in Dask's own thread, which can't wait for what closes a client.
+_clients: dict[str, list[Any]] = {}
 
 
 def engine_maker(text: str) -> Callable[[], Executor]:
@@ -45,9 +45,8 @@ def _dask(address: str) -> Executor:
 
     # not the default: what is closed last may leave it to later computations of Dask in this process
     client = Client(address, timeout=10, set_as_default=False)
-    _clients.setdefault(address, weakref.WeakSet()).add(client)
+    _clients.setdefault(address, []).append(client)
     executor: Executor = client.get_executor(pure=False)
-    weakref.finalize(executor, client.close)
     return executor
 
 
@@ -118,7 +117,7 @@ class DaskCluster:
 
     def close(self) -> None:
         """Closes the clients of this process, and kills all processes of the cluster."""
-        for client in list(_clients.pop(self._address, ())):
+        for client in _clients.pop(self._address, ()):
             client.close()
         for process in reversed(self._processes):
             with suppress(ProcessLookupError):
