@@ -76,17 +76,29 @@ class SkippedError(Exception):
     """Rows were not read, since those before them could not be, which is the error to tell of; or the run is closed."""
 
 
+class ReadRows(NamedTuple):
+    """Rows of a piece that were read.
+
+    Args:
+        visits: Their visits, with -1 for rows that there are not.
+        releases: Functions that release what was read.
+        timing: Time of reading, without waiting.
+        in_place: Whether all rows are in the arrays that were given for them.
+    """
+
+    visits: Visits
+    releases: Sequence[Callable[[], None]]
+    timing: Timing
+    in_place: bool
+
+
 class OrderedRows(Protocol):
     """Rows that are read in the order of the steps, whichever threads read them."""
 
     def read(
         self, step: int, low: int, visits: Visits, out: Sequence[Array] | None
-    ) -> tuple[Visits, list[Callable[[], None]], Timing]:
-        """Reads rows of a step, from its `low`-th on this process on, once those before them are read.
-
-        Returns:
-            The visits, with -1 for rows that there are not; functions that release what was read; the time of reading.
-        """
+    ) -> ReadRows:
+        """Reads rows of a step, from its `low`-th on this process on, once those before them are read."""
 
     def close(self) -> None:
         """Ends all waiting."""

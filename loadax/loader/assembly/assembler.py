@@ -50,6 +50,7 @@ class Piece(NamedTuple):
         buffers: Destination of the rows.
         first: First step. Its rows are needed first.
         filled: Told the number of full steps, each time that another one is full before the others are.
+        in_place: Whether the rows of the dataset are in the buffers already, so that only generated leaves are filled.
     """
 
     visits: Visits
@@ -57,6 +58,7 @@ class Piece(NamedTuple):
     buffers: BatchBuffers
     first: int = 0
     filled: Callable[[int], object] = int
+    in_place: bool = False
 
     @property
     def high(self) -> int:
@@ -313,7 +315,9 @@ class Assembler:
         """Reads a piece into its buffers; raises if one of its rows fails, with masking too."""
         view = _PieceView(piece)
         clock = StageClock(self._mark)
-        if not len(view.visits.rows):
+        if piece.in_place:
+            pass
+        elif not len(view.visits.rows):
             for index, tile in self._data:
                 view.deliver(
                     index, tile, np.zeros((0, *tile.extents), tile.leaf.spec.dtype)

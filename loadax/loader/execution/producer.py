@@ -166,6 +166,7 @@ class BatchProducer:
         self.end = end
         self._local = plan.local
         self._layout = buffer_layout(shard)
+        self._generates = any(tile.leaf.source is None for tile in self._layout.tiles)
         own = plan.of(step)
         self._visits = VisitLookahead(
             own, shard.positions, end if own is plan else own.num_steps
@@ -316,11 +317,16 @@ class BatchProducer:
         out = None
         if self._stacked is not None:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
-        visits, releases, lanes = streams.read(step, low, visits, out)
+        rows = streams.read(step, low, visits, out)
+        lanes = rows.timing
+        if rows.in_place and not self._generates:
+            return lanes._replace(rows=len(visits.rows))
         try:
-            timing = self._job.run(Piece(visits, low, buffers))
+            timing = self._job.run(
+                Piece(rows.visits, low, buffers, in_place=rows.in_place)
+            )
         finally:
-            for release in releases:
+            for release in rows.releases:
                 release()
         read = timing.read + lanes.read
         read_cpu = timing.read_cpu + lanes.read_cpu

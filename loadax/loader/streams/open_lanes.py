@@ -177,7 +177,7 @@ class OpenLanes:
         tickets: PieceTickets,
         consumed: Callable[[], list[int]],
         out: Sequence[Array] | None,
-    ) -> tuple[Integers, str, Callable[[], None]]:
+    ) -> tuple[Integers, str, Callable[[], None] | None]:
         """Reads rows of this stream; see `StreamRun.read`.
 
         Args:
@@ -188,7 +188,7 @@ class OpenLanes:
 
         Returns:
             Indices of the rows of the piece that lanes lack, a text that says which lane has ended (empty: none), and
-            the release.
+            the release. No release: all rows are in `out`.
         """
         wanted = located.rows
         chosen = located.chosen
@@ -199,9 +199,12 @@ class OpenLanes:
             read = wanted[order]
         if order is not None or chosen is not None:
             out = None
+        in_place = out is not None
         if out is None and not self.source.traits.reads_examples:
             out = self.opened.empty(len(read))
         items, lost, ended = self._read_lanes(located, tickets, read, consumed, out)
+        if in_place and not len(lost):
+            return lost, ended, None
         if len(lost):
             read = read.copy()
             read[lost] = -1

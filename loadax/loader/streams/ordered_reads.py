@@ -6,6 +6,7 @@ from time import perf_counter, thread_time
 from typing import NamedTuple, Protocol, final
 
 from loadax.loader.metrics.stats import Timing
+from loadax.loader.slots import ReadRows
 from loadax.loader.streams.open_lanes import LocatedRows
 from loadax.loader.streams.tickets import NO_PIECE, LaneTickets, PieceTickets
 from loadax.protocols import Array, Integers, Visits
@@ -19,12 +20,14 @@ class PieceOfStreams(NamedTuple):
         present: Whether lanes have some of its rows. One that is quarantined counts: no lane is asked for it.
         ended_lane: Text: which lane has ended, if there are such rows.
         releases: Functions that release what was read.
+        in_place: Whether all rows are in the arrays that were given for them.
     """
 
     visits: Visits
     present: bool
     ended_lane: str
     releases: list[Callable[[], None]]
+    in_place: bool = False
 
 
 class LaneReader(Protocol):
@@ -75,11 +78,8 @@ class OrderedReads:
 
     def read(
         self, step: int, low: int, visits: Visits, out: Sequence[Array] | None
-    ) -> tuple[Visits, list[Callable[[], None]], Timing]:
+    ) -> ReadRows:
         """Reads rows of a step, from its `low`-th on this process on; see `StreamRun.read`.
-
-        Returns:
-            The visits, functions that release what was read, and the time that reading took, without waiting.
 
         Raises:
             SkippedError: If earlier rows could not be read, or the iterator was closed.
@@ -102,12 +102,13 @@ class OrderedReads:
             timing = Timing(
                 perf_counter() - began - tickets.waited,
                 read_cpu=thread_time() - processor,
+                began=began,
             )
         except BaseException:
             self._tickets.skip(piece)
             raise
         self._finish(step, low, len(visits.rows), read.present, read.ended_lane)
-        return read.visits, read.releases, timing
+        return ReadRows(read.visits, read.releases, timing, read.in_place)
 
     def close(self) -> None:
         """Ends all waiting."""

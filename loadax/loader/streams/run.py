@@ -149,11 +149,15 @@ class StreamRun:
         releases = []
         ended = ""
         lacking = 0
+        in_place = False
         for found in located:
             lost, ended_lane, release = found.stream.read(
                 found, tickets, partial(self._consumed_of, found.number), out
             )
-            releases.append(release)
+            if release is None:  # it is the only one
+                in_place = True
+            else:
+                releases.append(release)
             if len(lost):
                 if rows is visits.rows:
                     rows = rows.copy()
@@ -161,7 +165,11 @@ class StreamRun:
                 ended = ended or ended_lane
                 lacking = lacking + len(lost)
         return PieceOfStreams(
-            Visits(rows, visits.epochs), lacking < len(rows), ended, releases
+            Visits(rows, visits.epochs),
+            lacking < len(rows),
+            ended,
+            releases,
+            in_place,
         )
 
     def finish(self, step: int, present: bool, ended_lane: str) -> None:

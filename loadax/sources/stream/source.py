@@ -376,13 +376,11 @@ class OpenStream(BaseSource):
             super().read_into(rows, boxes, out)
             return
         piece = found[0]
-        whole = [destination for destination in out if destination is not None]
-        if piece.items is not None:
-            self.join(piece.items, piece.rows, whole)
-        elif not all(
-            map(np.may_share_memory, whole, piece.columns)
-        ):  # else they were read into their place
+        if piece.items is None:
             super().read_into(rows, boxes, out)
+            return
+        whole = [destination for destination in out if destination is not None]
+        self.join(piece.items, piece.rows, whole)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
         """Stacks examples, joins parts of blocks, or fills rows.
