@@ -95,6 +95,24 @@ class ReadRows(NamedTuple):
 class OrderedRows(Protocol):
     """Rows that are read in the order of the steps, whichever threads read them."""
 
+    def most_steps(self, rows_per_lane: int, threads: int) -> int:
+        """Most steps to read together.
+
+        Args:
+            rows_per_lane: Rows of each lane in a step.
+            threads: Number of threads that read. 0: the consumer reads, and gets no step before all are read.
+        """
+
+    def read_steps(
+        self,
+        step: int,
+        steps: int,
+        visits: Visits,
+        out: Sequence[Array],
+        filled: Callable[[int], object],
+    ) -> Timing:
+        """Reads all rows of several steps into arrays. Calls `filled` after each with the number of full steps."""
+
     def read(
         self, step: int, low: int, visits: Visits, out: Sequence[Array] | None
     ) -> ReadRows:
@@ -128,6 +146,9 @@ class Lanes(Protocol):
 
     def stacked(self, reader: Reader) -> list[ArraySpec] | None:
         """The spec of rows that a bound reader would take unchanged. None: it maps them, or has several sources."""
+
+    def rows_per_lane(self, positions: Integers, batch_size: int) -> int:
+        """Rows of each lane in every step, if these positions of a batch are all rows of some lanes. 0: no."""
 
     def ordered(self, step: int, rows_per_step: int) -> OrderedRows:
         """The reads of one producer from a step on."""

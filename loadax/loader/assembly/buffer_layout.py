@@ -101,6 +101,11 @@ class BufferLayout:
         return max([1, *rows])
 
     @cached_property
+    def gapless(self) -> bool:
+        """Whether the rows of all steps of a tile are contiguous."""
+        return all(tile.stride == tile.height * tile.row_bytes for tile in self.tiles)
+
+    @cached_property
     def bytes_per_step(self) -> int:
         """Bytes of the buffers of one step."""
         return sum(tile.boxes * tile.stride for tile in self.tiles)

@@ -109,7 +109,10 @@ class StepProducer(Protocol):
     executor: PieceExecutor
     end: int | None
     places: Callable[[], int]
-    most_steps: int
+
+    @property
+    def most_steps(self) -> int: ...
+
     probed: int
     rows_per_step: int
     bytes_per_step: int
@@ -197,6 +200,20 @@ class BatchProducer:
             self._streams = streams.ordered(step, len(shard.positions))
             if self._failures is None:
                 self._stacked = streams.stacked(reader)
+        # Rows of each lane in a step, if several steps can be read together. 0: they can't.
+        self._rows_per_lane = 0
+        if (
+            streams is not None
+            and self._stacked is not None
+            and not self._generates
+            and not len(self._quarantine)
+            and self._layout.gapless
+        ):
+            self._rows_per_lane = streams.rows_per_lane(
+                shard.positions, shard.batch_size
+            )
+        # Whether steps can be read once more, as after an error.
+        self.repeats = streams is None
         self._ahead: RequestsAhead | None = None
         if (
             reader.traits.concurrent_reads > 1
@@ -210,11 +227,6 @@ class BatchProducer:
             self._ahead = open_step_requests(
                 reader, shard, self._rows_of, step, end, options.prefetch_bytes
             )
-        # Most steps to read together. A lane can't repeat the rows of a group, where one of its steps failed.
-        if streams is None:
-            self.most_steps = _MOST_STEPS
-        else:
-            self.most_steps = 1
         self.probed = reader.probed
         self.source = reader.source
         self.maps = reader.maps
@@ -229,6 +241,16 @@ class BatchProducer:
     def of(self, step: int) -> "BatchProducer":  # noqa: ARG002 - there is one
         """The producer of a step."""
         return self
+
+    @property
+    def most_steps(self) -> int:
+        """Most steps to read together."""
+        if self._streams is None:
+            return _MOST_STEPS
+        if self._rows_per_lane:
+            threads = self.executor.capacity.concurrency
+            return self._streams.most_steps(self._rows_per_lane, threads)
+        return 1
 
     def prepare(self, threads: int) -> None:
         """Starts the workers that `threads` threads keep busy."""
@@ -288,7 +310,9 @@ class BatchProducer:
                 told = int
             timing = self._job.run(Piece(visits, low, buffers, first, told))
         else:
-            timing = self._read_streams(self._streams, first, visits, low, buffers)
+            timing = self._read_streams(
+                self._streams, first, visits, low, buffers, filled
+            )
         if self._failures is not None:
             self._failures.count(
                 len(visits.rows),
@@ -313,10 +337,15 @@ class BatchProducer:
         visits: Visits,
         low: int,
         buffers: BatchBuffers,
+        filled: Callable[[int], object],
     ) -> Timing:
         out = None
         if self._stacked is not None:
             out = buffers.whole_rows(low, low + len(visits.rows), self._stacked)
+        if buffers.count > 1:
+            assert out is not None
+            timing = streams.read_steps(step, buffers.count, visits, out, filled)
+            return timing._replace(rows=len(visits.rows))
         rows = streams.read(step, low, visits, out)
         lanes = rows.timing
         if rows.in_place and not self._generates:

@@ -490,6 +490,8 @@ class PrefetchScheduler:
                 error.add_note(f"loadax: in step {group.first}")
                 group.error = error
                 group.waiting = deque()
+            elif not group.producer.repeats:
+                self._failed_at(group, int(np.flatnonzero(group.unread)[0]), error)
             else:
                 # Read the steps one by one: those before the failing one succeed, and the error names its step.
                 index = self._groups.index(group)
@@ -503,6 +505,18 @@ class PrefetchScheduler:
                         index + offset - placed, self._group(group.first + offset, 1)
                     )
             self._arrived.notify()
+
+    def _failed_at(self, group: StepGroup, index: int, error: BaseException) -> None:
+        """Ends the run at a step of a group, after the steps of the group that are full."""
+        step = group.first + index
+        error.add_note(f"loadax: in step {step}")
+        failed = group
+        if index > group.placed:
+            group.stop = index
+            failed = self._group(step, 1)
+            self._groups.insert(self._groups.index(group) + 1, failed)
+        failed.error = error
+        failed.waiting = deque()
 
     def _place(self, group: StepGroup) -> None:
         step = group.first + group.placed

@@ -10,6 +10,7 @@ import numpy as np
 from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import StateError
+from loadax.loader.streams.block_steps import BlockSteps, StepNote
 from loadax.loader.streams.tickets import PieceTickets
 from loadax.protocols import Array, Integers, Tree
 from loadax.sources.stream.blocks import choose_rows
@@ -127,6 +128,8 @@ class OpenLanes:
         self._saved = saved
         self._lanes: dict[int, Lane] = {}
         self._layouts: dict[tuple[int, int], _Layout] = {}
+        # Rows of the block that was read last; 0: none was, or lanes yield rows.
+        self.block_rows = 0
 
     def states(self, before: Integers) -> dict[str, list[Any]]:
         """State of each lane that is open or has a saved one, before as many of its rows."""
@@ -140,6 +143,11 @@ class OpenLanes:
             for number in self._saved.keys() - lanes.keys()
         }
         return {str(number): list(states[number]) for number in sorted(states)}
+
+    @property
+    def rows_at_hand(self) -> int:
+        """Rows that each open lane has in its present block, while none is read."""
+        return min((lane.rows_at_hand for lane in self._lanes.values()), default=0)
 
     def close(self) -> None:
         """See `StreamRun.close`."""
@@ -220,6 +228,30 @@ class OpenLanes:
             return lost, ended, lambda: None
         return lost, ended, lambda: self.opened.release(piece)
 
+    def read_steps(
+        self,
+        located: LocatedRows,
+        tickets: PieceTickets,
+        consumed: Callable[[], list[int]],
+        out: Sequence[Array],
+        steps: int,
+        note: StepNote,
+    ) -> None:
+        """Reads rows of several steps; see `StreamRun.read_steps`."""
+        parts = located.layout.lanes
+
+        def leave(lane: Lane) -> None:
+            self.block_rows = lane.block_rows
+            if not lane.stateless:
+                lane.take_state(consumed()[lane.number])
+
+        BlockSteps(
+            [part.lane for part in parts],
+            [part.begin + located.shift for part in parts],
+            steps,
+            out,
+        ).read(tickets, located.tickets, leave, note)
+
     def _read_lanes(
         self,
         located: LocatedRows,
@@ -289,6 +321,7 @@ class OpenLanes:
                 items = []
                 joined = end
         self._join(items, rows, joined, reached, out)
+        self.block_rows = parts[-1].lane.block_rows
         lost, texts = (
             zip(*(ends[index] for index in sorted(ends)), strict=True)
             if ends

@@ -3,13 +3,21 @@
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, Protocol, TypeVar, final
 
 from loadax.loader.metrics.stats import Timing
 from loadax.loader.slots import ReadRows
+from loadax.loader.streams.block_steps import StepNote
 from loadax.loader.streams.open_lanes import LocatedRows
 from loadax.loader.streams.tickets import NO_PIECE, LaneTickets, PieceTickets
 from loadax.protocols import Array, Integers, Visits
+
+Result = TypeVar("Result")
+
+# A piece that takes longer than this multiple of its CPU time waits for blocks, not for a core.
+_WAITING = 4
+_FADING = 0.75  # weight of earlier pieces at each new one
+_MOST_STEPS = 16
 
 
 class PieceOfStreams(NamedTuple):
@@ -48,6 +56,24 @@ class LaneReader(Protocol):
     ) -> PieceOfStreams:
         """Reads the rows of a piece."""
 
+    @property
+    def block_rows(self) -> int:
+        """Rows of the block that was read last."""
+
+    @property
+    def rows_at_hand(self) -> int:
+        """Rows that each lane has in its present block."""
+
+    def read_steps(
+        self,
+        located: Sequence[LocatedRows],
+        tickets: PieceTickets,
+        out: Sequence[Array],
+        steps: int,
+        note: StepNote,
+    ) -> None:
+        """Reads the rows of several steps."""
+
     def finish(self, step: int, present: bool, ended_lane: str) -> None:
         """Notes that all rows of a step were read, and those of all earlier ones."""
 
@@ -71,6 +97,8 @@ class OrderedReads:
         self._next = step, 0
         self._pieces = 0  # number of pieces that have tickets
         self._finished = step  # next step to finish
+        # of reading recent pieces
+        self._seconds = self._processor_seconds = 0.0
         # steps that were read in part, or before an earlier one
         self._steps: dict[int, _Step] = {}
         # Reentrant: garbage collection under the lock may close the iterator.
@@ -85,20 +113,96 @@ class OrderedReads:
             SkippedError: If earlier rows could not be read, or the iterator was closed.
         """
         end = low + len(visits.rows)
-        self._tickets.wait(NO_PIECE, (step, low), lambda: self._next == (step, low))
+        if end == self._rows_per_step:
+            following = (step + 1, 0)
+        else:
+            following = (step, end)
+        read, timing = self._in_turn(
+            (step, low),
+            following,
+            visits.rows,
+            lambda located, tickets: self._run.read(located, tickets, visits, out),
+        )
+        self._finish(step, low, len(visits.rows), read.present, read.ended_lane)
+        return ReadRows(read.visits, read.releases, timing, read.in_place)
+
+    def read_steps(
+        self,
+        step: int,
+        steps: int,
+        visits: Visits,
+        out: Sequence[Array],
+        filled: Callable[[int], object],
+    ) -> Timing:
+        """Reads all rows of several steps of blocks, from a step on; see `StreamRun.read_steps`.
+
+        Args:
+            step: First step.
+            steps: Number of steps.
+            visits: Visits of the rows of all steps.
+            out: Arrays for them, one for each leaf.
+            filled: Called after each step with the number of full ones.
+
+        Raises:
+            SkippedError: As `read`.
+        """
+        rows = self._rows_per_step
+
+        def note(index: int, present: bool, ended_lane: str) -> None:
+            self._finish(step + index, 0, rows, present, ended_lane)
+            filled(index + 1)
+
+        return self._in_turn(
+            (step, 0),
+            (step + steps, 0),
+            visits.rows[:rows],
+            lambda located, tickets: self._run.read_steps(
+                located, tickets, out, steps, note
+            ),
+        )[1]
+
+    def most_steps(self, rows_per_lane: int, threads: int) -> int:
+        """Most steps of blocks to read together.
+
+        A consumer that reads must not wait for blocks of later steps, so it reads those at hand. A thread keeps a lane
+        until it has read all steps: where blocks are waited for, others should read the next ones meanwhile, so it then
+        reads the steps of one block.
+        """
+        if not threads:
+            return max(1, self._run.rows_at_hand // rows_per_lane)
+        in_block = self._run.block_rows // rows_per_lane
+        if not in_block:
+            return 1
+        if self._seconds > _WAITING * self._processor_seconds:
+            return in_block
+        return _MOST_STEPS
+
+    def _in_turn(
+        self,
+        place: tuple[int, int],
+        following: tuple[int, int],
+        rows: Integers,
+        read: Callable[[Sequence[LocatedRows], PieceTickets], Result],
+    ) -> tuple[Result, Timing]:
+        """Reads a piece once those before it have tickets; also returns the time of reading, without waiting.
+
+        Args:
+            place: Step of the piece, and its first row in that.
+            following: Those of the next piece.
+            rows: Its rows.
+            read: Reads it.
+        """
+        self._tickets.wait(NO_PIECE, place, lambda: self._next == place)
         piece = self._pieces
         self._pieces = self._pieces + 1
         try:
-            located = self._run.locate(visits.rows)
+            located = self._run.locate(rows)
             tickets = PieceTickets(self._tickets, piece)
-            if end == self._rows_per_step:
-                self._next = (step + 1, 0)
-            else:
-                self._next = (step, end)
-            self._tickets.begin(self._next)
+            self._next = following
+            self._tickets.begin(following)
             began = perf_counter()
             processor = thread_time()
-            read = self._run.read(located, tickets, visits, out)
+            result = read(located, tickets)
             timing = Timing(
                 perf_counter() - began - tickets.waited,
                 read_cpu=thread_time() - processor,
@@ -107,8 +211,9 @@ class OrderedReads:
         except BaseException:
             self._tickets.skip(piece)
             raise
-        self._finish(step, low, len(visits.rows), read.present, read.ended_lane)
-        return ReadRows(read.visits, read.releases, timing, read.in_place)
+        self._seconds = _FADING * self._seconds + timing.read
+        self._processor_seconds = _FADING * self._processor_seconds + timing.read_cpu
+        return result, timing
 
     def close(self) -> None:
         """Ends all waiting."""

@@ -5,12 +5,15 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, final
 
+import numpy as np
+
 from loadax.core.arguments import shown
 from loadax.core.log import log
 from loadax.core.spec import flatten_spec
 from loadax.errors import SourceError, StateError
 from loadax.loader.options import StreamOptions
 from loadax.loader.slots import EndRule, LaneProgress, OrderedRows
+from loadax.loader.streams.block_steps import StepNote
 from loadax.loader.streams.open_lanes import LocatedRows, OpenLanes
 from loadax.loader.streams.ordered_reads import OrderedReads, PieceOfStreams
 from loadax.loader.streams.tickets import PieceTickets
@@ -171,6 +174,53 @@ class StreamRun:
             releases,
             in_place,
         )
+
+    def rows_per_lane(self, positions: Integers, batch_size: int) -> int:
+        """Rows of each lane in every step, if these positions of a batch are all rows of some lanes. 0: no."""
+        if not isinstance(self._plan.order, StreamOrder):
+            return 0
+        rows, rest = divmod(batch_size, self._plan.order.lanes)
+        if rest or not len(positions) or len(positions) % rows:
+            return 0
+        firsts = positions[::rows]
+        lanes = np.add.outer(firsts, np.arange(rows)).ravel()
+        if (firsts % rows).any() or not np.array_equal(positions, lanes):
+            return 0
+        return rows
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of the block that was read last. 0: lanes yield rows."""
+        return self._streams[0].block_rows
+
+    @property
+    def rows_at_hand(self) -> int:
+        """Rows that each open lane has in its present block, while none is read."""
+        return self._streams[0].rows_at_hand
+
+    def read_steps(
+        self,
+        located: Sequence[LocatedRows],
+        tickets: PieceTickets,
+        out: Sequence[Array],
+        steps: int,
+        note: StepNote,
+    ) -> None:
+        """Reads the rows of several steps, of which each lane has equally many in each step.
+
+        Args:
+            located: Lanes of the rows of the first step.
+            tickets: Tickets of the piece.
+            out: Arrays for the rows of all steps, one for each leaf.
+            steps: Number of steps.
+            note: Called after each step.
+
+        Raises:
+            Exception: As `read`.
+        """
+        for found in located:
+            consumed = partial(self._consumed_of, found.number)
+            found.stream.read_steps(found, tickets, consumed, out, steps, note)
 
     def finish(self, step: int, present: bool, ended_lane: str) -> None:
         """Notes that all rows of a step were read, and those of all earlier ones.

@@ -88,7 +88,17 @@ class PieceTickets:
         self.waited = 0.0
 
     def in_turn(self, lanes: Sequence[Lane], tickets: Sequence[int]) -> Iterator[int]:
-        """Yields the index of each lane while it serves the ticket: first those that need no waiting.
+        """Yields the index of each lane while it serves the ticket; see `turns`."""
+        for index in self.turns(lanes, tickets):
+            yield index
+            self.leave(lanes[index])
+
+    def leave(self, lane: Lane) -> None:
+        """Lets the next piece read a lane."""
+        self._tickets.serve_next(lane)
+
+    def turns(self, lanes: Sequence[Lane], tickets: Sequence[int]) -> Iterator[int]:
+        """Yields the index of each lane that serves the ticket, until `leave`: first those that need no waiting.
 
         Where two pieces have a lane in common, it is the last of one and the first of the other. Waiting for it first,
         pieces would be read one after the other.
@@ -99,7 +109,6 @@ class PieceTickets:
                 later.append((index, lane, ticket))
                 continue
             yield index
-            self._tickets.serve_next(lane)
         for index, lane, ticket in later:
             began = perf_counter()
             self._tickets.wait(
@@ -109,4 +118,3 @@ class PieceTickets:
             )
             self.waited += perf_counter() - began
             yield index
-            self._tickets.serve_next(lane)

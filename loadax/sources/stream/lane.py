@@ -88,6 +88,8 @@ class Lane:
         self._methods: tuple[Callable[[], Any], Callable[[Any], Any]] | None = None
         # Rows of the latest block that were not taken yet. None: there are none.
         self._rest: BlockPart | None = None
+        # Rows of the latest block.
+        self.block_rows = 0
         # Leaves of the first block, and copies of their first rows.
         self._first_block: tuple[Sequence[Array], list[Array]] | None = None
         # Whether a row was looked at again after the next one was read: lanes must not change rows that they yielded.
@@ -120,12 +122,31 @@ class Lane:
                 self._open(self.states[-1])
             if self._blocks is None:
                 got = self._next_rows(items, count)
+            elif part := self._next_part(count):
+                items.append(part)
+                got = part.end - part.begin
             else:
-                got = self._next_part(items, count)
+                got = 0
             self.row += got
             count -= got
             if count and not got:
                 self._end_epoch()
+
+    def part(self, row: int, most: int) -> BlockPart | None:
+        """Reads rows from `row` on, as many as one block has, at most `most`. None: the lane has ended.
+
+        Raises as `read`.
+        """
+        self.read(row, 0, [])
+        while not self.ended:
+            if self._iterator is None:
+                self._open(self.states[-1])
+            part = self._next_part(most)
+            if part is not None:
+                self.row += part.end - part.begin
+                return part
+            self._end_epoch()
+        return None
 
     def next_part(self, row: int, count: int) -> BlockPart | None:
         """Reads `count` rows from `row` on, if the present block has them all. None: it does not, so `read` must.
@@ -145,6 +166,13 @@ class Lane:
         else:
             self._rest = BlockPart(leaves, middle, end)
         return BlockPart(leaves, begin, middle)
+
+    @property
+    def rows_at_hand(self) -> int:
+        """Rows of the present block that were not read yet."""
+        if self._rest is None:
+            return 0
+        return self._rest.end - self._rest.begin
 
     def take_ticket(self) -> int:
         """Ticket of the next piece that reads the lane. Not thread-safe."""
@@ -222,19 +250,17 @@ class Lane:
             self._checked = True
         return len(rows) - before
 
-    def _next_part(self, items: list[Tree], count: int) -> int:
-        """Appends up to `count` rows, as part of one block, and returns their number; 0 at the end of the epoch."""
+    def _next_part(self, count: int) -> BlockPart | None:
+        """Up to `count` rows of one block; None at the end of the epoch."""
         block = self._rest or self._next_block()
         if block is None:
-            return 0
+            return None
         leaves, begin, end = block
         if end - begin <= count:
-            items.append(block)
             self._rest = None
-            return end - begin
-        items.append(BlockPart(leaves, begin, begin + count))
+            return block
         self._rest = BlockPart(leaves, begin + count, end)
-        return count
+        return BlockPart(leaves, begin, begin + count)
 
     def _next_block(self) -> BlockPart | None:
         """The next block that has rows. None: the epoch ends."""
@@ -263,7 +289,8 @@ class Lane:
             self._checked = True
         elif not self._checked:
             self._first_block = leaves, [leaf[:1].copy() for leaf in leaves]
-        return BlockPart(leaves, 0, len(leaves[0]))
+        self.block_rows = len(leaves[0])
+        return BlockPart(leaves, 0, self.block_rows)
 
     def _check_unchanged(self, row: Tree, copies: list[Any]) -> None:
         """Checks that a row still is what it was when the lane yielded it."""

@@ -33,6 +33,7 @@ def test_rows_between_those_of_a_piece_are_skipped(order: str, first: int, epoch
         assert (lost.tolist(), ended) == ([], "")
         read = lanes.opened.read(rows - first)
         assert read["x"].tolist() == [row_of(lane, turn) for lane, turn in wanted]
+        assert release is not None
         release()
 
 
