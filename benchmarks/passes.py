@@ -1,4 +1,4 @@
-"""A pass over 2 million Parquet rows on executors, and the sizes of recipes: `python benchmarks/passes.py --runs 3`.
+"""A pass over 2 million Parquet rows on executors, and the sizes of payloads: `python benchmarks/passes.py --runs 3`.
 
 A pure-Python filter reads every row: on one thread, on a process pool of 2, and on 2 Dask workers that are running
 already. Each run has a process of its own, the driver, and they take turns. Printed are medians: wall seconds of
@@ -68,11 +68,11 @@ def main() -> None:
                 f"| {row['memory'] / 1e6:.0f} | {row['tasks']:.0f} | {row['work'] * 1e3:.1f} "
                 f"| {row['overhead'] / row['work']:.1%} | {row['load']:.1f} |"
             )
-        sizes = dict(recipes(folder / "recipes"))
+        sizes = dict(payloads(folder / "payloads"))
     for kind, size in sizes.items():
-        print(f"recipe of {kind}: {size:,} B")
+        print(f"payload of {kind}: {size:,} B")
     if options.json:
-        options.json.write_text(json.dumps({"runs": runs, "recipes": sizes}, indent=1))
+        options.json.write_text(json.dumps({"runs": runs, "payloads": sizes}, indent=1))
 
 
 def in_process(engine: str, folder: Path) -> dict[str, float]:
@@ -190,8 +190,8 @@ def write_parquet(folder: Path, rows: int, files: int) -> None:
         pq.write_table(table, folder / f"{file:05}.parquet", row_group_size=20_000)
 
 
-def recipes(folder: Path) -> list[tuple[str, int]]:
-    """Bytes of recipes, with their arrays."""
+def payloads(folder: Path) -> list[tuple[str, int]]:
+    """Bytes of payloads, with their arrays."""
     write_parquet(folder / "parquet", 1000, 1000)
     np.save(folder / "x.npy", np.arange(1 << 20))
     (folder / "x.jsonl").write_text("".join(f'{{"x": {number}}}\n' for number in range(100_000)))

@@ -855,7 +855,7 @@ class Dataset:
         make = partial(pack, self.reader, self.order, options, filling, scan)
         if index is not None:  # also for later runs
             return Dataset(make())
-        decisive = "pack", PACK_VERSION, *options.recipe, *filling
+        decisive = "pack", PACK_VERSION, *options.decisive, *filling
         # its source and its order are made when they are first needed
         planned_later = object.__new__(Dataset)
         vars(planned_later).update(

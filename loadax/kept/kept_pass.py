@@ -31,7 +31,7 @@ from loadax.kept.parts import (
     PartsInMemory,
     PartStore,
 )
-from loadax.kept.recipe import Work, written_recipe
+from loadax.kept.pass_work import Work, payload_of_pass
 from loadax.kept.shared import REMEDY, SharedPass, shared_pass
 from loadax.protocols import Engine
 from loadax.work.payload import Package
@@ -128,13 +128,13 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions) -> None:
     # others have executors of their own
     window = min(_WINDOW, -(-parts.count // this_process().count))
     with ExitStack() as written:
-        recipe = Package(
+        payload = Package(
             lambda by_value: written.enter_context(
-                written_recipe(parts.path, work, by_value)
+                payload_of_pass(parts.path, work, by_value)
             )
         )
         run = TaskRun(parts, options.executor, window, remote=True)
-        run.run(lambda part, order: call_of(order, recipe.latest, part), recipe)
+        run.run(lambda part, order: call_of(order, payload.latest, part), payload)
 
 
 def kept_pass(

@@ -46,7 +46,7 @@ from loadax.files.kept_files import (
     temporary_file,
 )
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
-from loadax.work.payload_file import RECIPE
+from loadax.work.payload_file import PAYLOAD_PREFIX
 
 _TOUCH = 2.0  # seconds between two signs of life of a process
 # seconds without one, after which others take its parts; by the clock of the file system
@@ -54,7 +54,9 @@ _DEAD = 30.0
 _LOOK = 0.3  # seconds between two looks at the parts of others
 GONE = 4  # bytes of the number in the name of a folder that is being deleted
 _LONGEST = 300  # characters of the name of a process
-_PRIVATE = 0o700  # rights of the folder: recipes and claims are nobody else's concern
+_PRIVATE = (
+    0o700  # rights of the folder: payloads and claims are nobody else's concern
+)
 
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -172,7 +174,7 @@ class PartsFolder:
         """
         with self._opened() as folder:
             sweep(self.path, beneath=folder)
-            sweep(self.path, RECIPE, folder)
+            sweep(self.path, PAYLOAD_PREFIX, folder)
             _make_file(self._alive, folder)
         over = threading.Event()
         thread = threading.Thread(

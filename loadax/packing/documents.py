@@ -197,7 +197,7 @@ class Documents:
 @final
 @dataclass(frozen=True)
 class LengthWork:
-    """Measurement of the lengths of documents; see `loadax.kept.recipe.Work`.
+    """Measurement of the lengths of documents; see `loadax.kept.pass_work.Work`.
 
     Args:
         documents: The documents.

@@ -90,8 +90,8 @@ class PackOptions(NamedTuple):
         return [*first, *([name, value] for name, value in self._later())]
 
     @property
-    def recipe(self) -> list[Any]:
-        """All options as JSON, for recipes of caches; those of later versions only where they are used."""
+    def decisive(self) -> list[Any]:
+        """All options as JSON, for digests and caches; those of later versions only where they are used."""
         return [[*self[: self._fields.index("shift")]], *self.newer]
 
     @property

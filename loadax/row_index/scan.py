@@ -161,7 +161,7 @@ class RowRuns:
 @final
 @dataclass(frozen=True)
 class RowWork:
-    """Evaluation of a function on the selected rows; see `loadax.kept.recipe.Work`.
+    """Evaluation of a function on the selected rows; see `loadax.kept.pass_work.Work`.
 
     Args:
         rows: The rows.

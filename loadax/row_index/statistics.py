@@ -134,7 +134,7 @@ def _by_column(values: NDArray[Any], width: int) -> NDArray[Any]:
 @final
 @dataclass(frozen=True)
 class _SummaryWork:
-    """Summaries of leaves over the runs of rows of each part; see `loadax.kept.recipe.Work`.
+    """Summaries of leaves over the runs of rows of each part; see `loadax.kept.pass_work.Work`.
 
     Args:
         rows: The rows.

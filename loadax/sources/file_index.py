@@ -125,7 +125,7 @@ def run_scan(
 @final
 @dataclass(frozen=True)
 class _ScanWork:
-    """Scan of files; see `loadax.kept.recipe.Work`.
+    """Scan of files; see `loadax.kept.pass_work.Work`.
 
     Args:
         form: Format of the files.

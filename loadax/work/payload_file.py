@@ -22,7 +22,7 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.files.kept_files import kept_folder, open_kept, temporary_file
 from loadax.work.payload import Payload
 
-RECIPE = "recipe-"  # beginning of the names of such files
+PAYLOAD_PREFIX = "recipe-"  # beginning of the names of such files
 _KEY = 32  # bytes
 
 
@@ -63,7 +63,7 @@ def written_payload(
             with ExitStack() as begun:
                 beneath = begun.enter_context(kept_folder(folder))
                 file, name = begun.enter_context(
-                    temporary_file(Path(), 0o600, RECIPE, beneath)
+                    temporary_file(Path(), 0o600, PAYLOAD_PREFIX, beneath)
                 )
                 payload = pack(file.fileno())
                 key = secrets.token_hex(_KEY)
@@ -78,7 +78,7 @@ def written_payload(
                 stack.push(begun.pop_all())
         except OSError as error:
             raise SourceError(
-                f"the recipe in {folder} can't be written: {error}; free space, and "
+                f"the payload in {folder} can't be written: {error}; free space, and "
                 "call again"
             ) from error
         yield PayloadFile(

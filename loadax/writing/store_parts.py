@@ -54,7 +54,7 @@ class Parts:
         layout: Layout of the store.
         arrays: Open arrays of the store, in leaf order.
         names: Names of the arrays in messages.
-        label: Name of the pass, for messages; see `loadax.kept.recipe.Work`.
+        label: Name of the pass, for messages; see `loadax.kept.pass_work.Work`.
         workers: Number of threads that read rows.
     """
 

@@ -152,7 +152,7 @@ def verify(
 @final
 @dataclass(frozen=True)
 class _Check:
-    """Reading of a store; see `loadax.kept.recipe.Work`. A part is some pieces of an array."""
+    """Reading of a store; see `loadax.kept.pass_work.Work`. A part is some pieces of an array."""
 
     stored: Stored
     pieces: list[tuple[str, list[Box]]]

@@ -21,7 +21,7 @@ import pytest
 
 from loadax import from_source, write_zarr
 from loadax.errors import LoadaxError, SourceError
-from loadax.kept import kept_pass, parts, recipe
+from loadax.kept import kept_pass, parts, pass_work
 from loadax.kept.parts import PartsFolder
 from loadax.work.worker import PayloadSource
 from tests.limits import HANG, until
@@ -270,14 +270,14 @@ class Evil:
 
 @contextmanager
 def replaced(change: Callable[[Path], object], *arguments: Any) -> Iterator[PayloadSource]:
-    with recipe.written_recipe(*arguments) as made:
+    with pass_work.payload_of_pass(*arguments) as made:
         assert made.content is not None
         change(Path(made.content[0]))
         yield made
 
 
 def evil(proof: Path, path: Path) -> None:
-    """A recipe of the same form, whose message runs code, in clear."""
+    """A payload of the same form, whose message runs code, in clear."""
     path.write_bytes(b"\0" + pickle.dumps((pickle.dumps(Evil(proof)), ())))
 
 
@@ -316,13 +316,13 @@ def test_recipe_that_was_changed_is_not_opened(
             case "folder":
                 path.mkdir()
 
-    monkeypatch.setattr(kept_pass, "written_recipe", lambda *arguments: replaced(changed, *arguments))
+    monkeypatch.setattr(kept_pass, "payload_of_pass", lambda *arguments: replaced(changed, *arguments))
     with pytest.raises(LoadaxError, match=error):
         data().filter(small, "v1", index=tmp_path / "index", executor=lambda: ThreadPoolExecutor(1))
     assert not (tmp_path / "proof").exists()
 
 
-# Rights of recipes and of their folders, and their bytes, as a function in a worker has seen them.
+# Rights of payloads and of their folders, and their bytes, as a function in a worker has seen them.
 SEEN: list[tuple[int, int, bytes]] = []
 
 
@@ -374,7 +374,7 @@ def test_recipes_of_one_message_differ(tmp_path: Path) -> None:
     work = data().filter(small).source  # anything that can be pickled
     contents = []
     for _ in range(2):
-        with recipe.written_recipe(tmp_path, work, ()) as made:  # type: ignore[arg-type]
+        with pass_work.payload_of_pass(tmp_path, work, ()) as made:  # type: ignore[arg-type]
             assert made.content is not None
             contents.append(Path(made.content[0]).read_bytes())
     assert len(contents[0]) == len(contents[1])

@@ -25,7 +25,7 @@ import pytest
 from loadax import Dataset, from_jsonl, from_npy, from_parquet, from_source
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError, WorkerError
-from loadax.kept import kept_pass, parts, recipe
+from loadax.kept import kept_pass, parts, pass_work
 from loadax.kept.parts import PartsFolder
 from loadax.row_index.scan import RowWork, row_runs
 from loadax.work.worker import PayloadSource
@@ -277,7 +277,7 @@ except loadax.errors.SourceError as error:
 def test_full_disk_is_a_named_error(kind: str, limit: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path), str(limit), kind]
     said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=HANG, check=True).stdout
-    file = r"\d+\.npz" if limit == 4096 else r"the recipe in .*\.parts"
+    file = r"\d+\.npz" if limit == 4096 else r"the payload in .*\.parts"
     assert re.search(rf"{file} can't be written: \[Errno 27\] File too large; free space, and call again", said)
     assert not [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json"]
 
@@ -390,10 +390,10 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
     executor = lambda: ThreadPoolExecutor(1)  # noqa: E731
     with monkeypatch.context() as patched:
         others = iter([{"loadax": "9", "Python": "3.0"}])
-        patched.setattr("loadax.kept.recipe.versions", lambda: next(others))
+        patched.setattr("loadax.kept.pass_work.versions", lambda: next(others))
         with pytest.raises(ArgumentError, match=r"has loadax .* and Python .*, and this process loadax 9 .*; install"):
             data().filter(small, index=tmp_path, executor=executor)
-    make = recipe.written_recipe
+    make = pass_work.payload_of_pass
 
     @contextmanager
     def elsewhere(*arguments: Any) -> Iterator[PayloadSource]:
@@ -401,7 +401,7 @@ def test_other_version_and_missing_file_are_named(tmp_path: Path, monkeypatch: p
             assert made.content is not None
             yield made._replace(content=(str(tmp_path / "missing"), *made.content[1:]))
 
-    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", elsewhere)
+    monkeypatch.setattr("loadax.kept.kept_pass.payload_of_pass", elsewhere)
     with pytest.raises(ArgumentError, match=r"can't read .*missing \(No such file or directory\); pass a folder that"):
         data().filter(small, index=tmp_path, executor=executor)
 
@@ -426,7 +426,7 @@ def test_workers_without_loadax_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npy", "a.jsonl"])
 def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, make = tmp_path / name, recipe.written_recipe
+    path, make = tmp_path / name, pass_work.payload_of_pass
     if name == "x.npy":
         np.save(path, np.arange(2000))
         rows = from_npy(path)
@@ -440,7 +440,7 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
             path.rename(tmp_path / "elsewhere")
             yield made
 
-    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", hidden)
+    monkeypatch.setattr("loadax.kept.kept_pass.payload_of_pass", hidden)
     with pytest.raises(SourceError, match=rf"{path}: .* \[?.*No such file") as caught:
         rows.filter(bool, "v1", index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1))
     assert f", on {socket.gethostname()}" in "".join(caught.value.__notes__)
@@ -449,7 +449,7 @@ def test_file_that_workers_lack_is_named(name: str, tmp_path: Path, monkeypatch:
 def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.arange(1 << 20))
     sizes: list[int] = []
-    make = recipe.written_recipe
+    make = pass_work.payload_of_pass
 
     @contextmanager
     def measured(*arguments: Any) -> Iterator[PayloadSource]:
@@ -458,7 +458,7 @@ def test_recipe_has_mapped_arrays_as_paths(tmp_path: Path, monkeypatch: pytest.M
             sizes.append(Path(made.content[0]).stat().st_size)
             yield made
 
-    monkeypatch.setattr("loadax.kept.kept_pass.written_recipe", measured)
+    monkeypatch.setattr("loadax.kept.kept_pass.payload_of_pass", measured)
     kept = from_npy(tmp_path / "x.npy").filter(
         lambda value: value > 1000, index=tmp_path / "i", executor=lambda: ThreadPoolExecutor(1)
     )

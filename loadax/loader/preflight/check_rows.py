@@ -69,7 +69,7 @@ class PartOfPortion(NamedTuple):
 @final
 @dataclass(frozen=True)
 class CheckWork:
-    """The check of all rows of a run; see `loadax.kept.recipe.Work`.
+    """The check of all rows of a run; see `loadax.kept.pass_work.Work`.
 
     Args:
         portions: The rows.

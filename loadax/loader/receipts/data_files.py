@@ -130,7 +130,7 @@ class _Block(NamedTuple):
 
 @final
 class DigestWork:
-    """Digests of the bytes of files, a block each part; see `loadax.kept.recipe.Work`.
+    """Digests of the bytes of files, a block each part; see `loadax.kept.pass_work.Work`.
 
     Args:
         locations: Paths and URLs.

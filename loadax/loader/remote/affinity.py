@@ -1,7 +1,7 @@
 """Worker affinity: which worker a task is for, if its executor takes the names of workers, as Dask's does.
 
 The same rows of all steps go to the same worker. So a block shuffle's lanes are read by the worker that has their
-chunks open, and jobs with one recipe meet on the worker that keeps the rows.
+chunks open, and jobs with one payload meet on the worker that keeps the rows.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ def options_for(worker: str | None) -> dict[str, Any]:
 
 
 @lru_cache(8)
-def ordered(workers: tuple[str, ...], recipe: str, most: int) -> list[str]:
-    """At most so many of the workers, in an order that depends on the recipe, not on the job.
+def ordered(workers: tuple[str, ...], payload: str, most: int) -> list[str]:
+    """At most so many of the workers, in an order that depends on the payload, not on the job.
 
-    They are ranked as by rendezvous hashing (Thaler and Ravishankar, 1996), so that recipes use different workers.
+    They are ranked as by rendezvous hashing (Thaler and Ravishankar, 1996), so that payloads use different workers.
     """
     return sorted(
         workers,
-        key=lambda worker: hashlib.sha256(f"{recipe} {worker}".encode()).digest(),
+        key=lambda worker: hashlib.sha256(f"{payload} {worker}".encode()).digest(),
     )[:most]
 
 

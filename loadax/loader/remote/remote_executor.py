@@ -109,7 +109,7 @@ class RemoteExecutor:
 
 @final
 class _RemoteJob:
-    """A job of a `RemoteExecutor`. Its recipe is sent to each worker once."""
+    """A job of a `RemoteExecutor`. Its payload is sent to each worker once."""
 
     def __init__(
         self,
@@ -192,14 +192,14 @@ class _RemoteJob:
                 raise unwrap(result.error, "a worker of remote=")
             elif (
                 result.digest == source.digest
-            ):  # else a task given out before the recipe was made again
+            ):  # else a task given out before the payload was made again
                 if result.module is not None:
                     self._shared_reader.package.add_module(result.module, payload)
                     payload, source = self._known()
                 sent = source._replace(content=content_of(payload))
                 began = given.began
                 given = self._give_out(answers, (sent, *arguments), worker)
-                # once: a piece is late too if each worker is killed before it has the recipe
+                # once: a piece is late too if each worker is killed before it has the payload
                 if lacking and given is not None:
                     given.overtaken = began
                 lacking = True

@@ -1,4 +1,4 @@
-"""RowCache: rows that a worker has filled, for other jobs with the same recipe."""
+"""RowCache: rows that a worker has filled, for other jobs with the same payload."""
 
 import threading
 from collections import deque
@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 
-# Digest of the recipe, epoch, row.
+# Digest of the payload, epoch, row.
 Key: TypeAlias = tuple[str, int, int]
 
 

@@ -27,7 +27,7 @@ from loadax.reader import Reader
 from loadax.work.pickling import pickle_answer
 
 _NUMBERS = count()  # of fillers, for the rows that this process keeps
-_MOST_JOBS = 32  # of a recipe, such as buckets
+_MOST_JOBS = 32  # of a payload, such as buckets
 _MOST_LAYOUTS = 64
 # bytes that are filled at a time, with what maps make in between in the caches of a core
 _PART = 2 << 20

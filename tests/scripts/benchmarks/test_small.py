@@ -25,7 +25,7 @@ MOST_CALLS = 66  # of a next() that reads one step, as on a busy machine; fewer 
             {"tokens: SentencePiece": 1, "easylm": 4},
         ),
         ("packing_documents.py --rounds 1 --steps 2", {"to_stream": 2, "pack ": 1, "Grain": 1, "EasyLM": 1}),
-        ("passes.py --rows 2000 --engines thread", {"| thread": 1, "recipe of": 4}),
+        ("passes.py --rows 2000 --engines thread", {"| thread": 1, "payload of": 4}),
         ("pictures.py --pairs 256 --rounds 1 --seconds 0.05", {"loadax": 1, "tf.data": 1}),
         ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
         ("weather_windows.py --rounds 1 --hours 200", {"loadax": 1, "reader": 1, "ratio": 1}),

@@ -376,7 +376,7 @@ class _Types(NamedTuple):
 @final
 @dataclass(frozen=True)
 class _TypesWork:
-    """Inference of the types in one part; see `loadax.kept.recipe.Work`."""
+    """Inference of the types in one part; see `loadax.kept.pass_work.Work`."""
 
     lines: _Lines
     sizes: Sequence[int] = (1,)

@@ -67,15 +67,15 @@ class PartTask:
 
 
 @contextmanager
-def written_recipe(
+def payload_of_pass(
     folder: Path, work: Work, by_value: Sequence[str]
 ) -> Iterator[PayloadSource]:
-    """A block in which the folder of the parts of a pass has its recipe: the payload of its tasks.
+    """A block in which the folder of the parts of a pass has the payload of its tasks.
 
     Args:
         folder: The folder.
         work: What tasks compute.
-        by_value: Modules that workers can't import, so that their code is in the recipe.
+        by_value: Modules that workers can't import, so that their code is in the payload.
 
     Raises:
         ArgumentError: When it can't be pickled.

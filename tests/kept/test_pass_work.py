@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadax.kept.parts import PartsFolder
-from loadax.kept.recipe import PartTask
+from loadax.kept.pass_work import PartTask
 from tests.limits import HANG
 
 
