@@ -978,7 +978,7 @@ class Dataset:
         from loadax.core.fingerprint import unrecognised
         from loadax.core.log import log
         from loadax.sources.path_overlap import check_elsewhere
-        from loadax.writing.write import open_kept, open_written, write_zarr
+        from loadax.writing.write import open_by_recipe, open_written, write_zarr
         from loadax.writing.written_rows import Written
 
         path = checked_path("path", path, "the path or URL of a folder for the cache")
@@ -998,7 +998,7 @@ class Dataset:
         if overwrite:
             kept = None
         else:
-            kept = open_kept(path, recipe)
+            kept = open_by_recipe(path, recipe)
         if kept is not None:
             return Dataset(kept)
         check_fixed_rows(self.order, "cache()")
@@ -1311,7 +1311,7 @@ class Dataset:
             (5, [0, 2, 4, 6, 8])
         """
         from loadax.row_index.build import scan_options
-        from loadax.row_index.verbs import keep
+        from loadax.row_index.verbs import filter_rows
         from loadax.sources.libraries.grain_transforms import filter_function
 
         self._check_random_access("filter()")
@@ -1323,7 +1323,7 @@ class Dataset:
             seen = self
         else:
             seen = self._select_leaves("keep", (columns,), "columns")
-        return self._with(keep(self.order, seen.reader, checked, key, options))
+        return self._with(filter_rows(self.order, seen.reader, checked, key, options))
 
     def exclude(self, rows: Any) -> "Dataset":
         """Drops the listed rows: duplicates, quarantined rows, takedowns. Keeps that list in memory (8 bytes per row).
@@ -1966,7 +1966,7 @@ class Dataset:
 
     def _warn_of_chunks(self) -> None:
         rows = chunk_rows(self.source)
-        fitting = self.source.traits.kept_chunks
+        fitting = self.source.traits.cached_chunks
         if (
             rows is None
             or rows < _MANY_ROWS

@@ -373,7 +373,7 @@ def from_grain(
         (3, {'x': np.int64(2)})
     """
     from loadax.row_index.build import scan_options
-    from loadax.row_index.verbs import keep
+    from loadax.row_index.verbs import filter_rows
     from loadax.sources.libraries.grain_map import (
         is_grain,
         is_there,
@@ -409,7 +409,8 @@ def from_grain(
     )
     present = Dataset(presence, dataset.order).reader
     return Dataset(
-        dataset.source, keep(dataset.order, present, is_there, key, options, remedy)
+        dataset.source,
+        filter_rows(dataset.order, present, is_there, key, options, remedy),
     )
 
 

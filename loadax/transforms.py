@@ -27,7 +27,7 @@ class LastRow:
     def __reduce__(self) -> Any:
         return LastRow, ()  # a copy, or one in another process, starts empty
 
-    def keep(self, leaves: list[Any], values: list[Any]) -> None:
+    def store(self, leaves: list[Any], values: list[Any]) -> None:
         """Stores leaves and copies of their values."""
         # Views are skipped: they would keep their base alive.
         own = [
@@ -189,17 +189,17 @@ class Map(_Function):
             reused |= repeated
             previous = leaves
             previous_values = values
-        self.last.keep(previous, previous_values)
+        self.last.store(previous, previous_values)
         return results, reused
 
     def _apply(self, inputs: list[Tree], visits: Visits, first: int) -> list[Tree]:
         """Applies a function of examples alone to the inputs, which start at index `first` of `visits`."""
         results: list[Tree] = []
         function = self.function
-        keep = results.append
+        add = results.append
         try:
             for example in inputs:
-                keep(function(example))
+                add(function(example))
         except RAISED as error:
             failed = first + len(results)
             blame(

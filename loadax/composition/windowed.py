@@ -194,7 +194,7 @@ class WindowSource(BaseSource):
             reads_examples=False,
             reads_columns=reader.maps_columns,
             reads_parts=False,
-            kept_chunks=0,
+            cached_chunks=0,
             attributes={},
             shared_by=reader.traits.shared_by
             or (f"windows({options})" if options.overlap or order.repeats else ""),

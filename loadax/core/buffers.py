@@ -83,13 +83,13 @@ class BufferPool:
     """Pool of leased buffers, which return to it when nothing references them.
 
     Args:
-        keep: Maximum number of idle bytes to keep; further buffers are freed.
+        most_idle: Maximum number of idle bytes to keep; further buffers are freed.
         make: Function that allocates 64-byte-aligned uint8[n]; called under the pool's lock.
         drop: Function that is called with memory that is freed; called under the pool's lock.
 
     Examples:
         >>> from loadax.core.buffers import BufferPool
-        >>> pool = BufferPool(keep=1 << 20)
+        >>> pool = BufferPool(most_idle=1 << 20)
         >>> lease = pool.lease(1000)
         >>> address = lease.ctypes.data
         >>> del lease
@@ -99,11 +99,11 @@ class BufferPool:
 
     def __init__(
         self,
-        keep: int,
+        most_idle: int,
         make: Allocate = aligned_bytes,
         drop: Callable[[NDArray[np.uint8]], None] = lambda _: None,
     ):
-        self._keep = keep
+        self._most_idle = most_idle
         self._make = make
         self._drop = drop
         # by capacity, least recently used first
@@ -138,7 +138,7 @@ class BufferPool:
             self._idle.setdefault(memory.nbytes, []).append(memory)
             self._idle.move_to_end(memory.nbytes)
             self._idle_bytes += memory.nbytes
-        self._shrink_to(self._keep)
+        self._shrink_to(self._most_idle)
 
     def _shrink_to(self, most: int) -> None:
         while self._idle_bytes > most and self._idle:

@@ -346,10 +346,13 @@ class BatchPipeline:
         chunks = self.open_chunks(shard, self.plan.segment_of(step)[0])
         if not chunks:
             return reader
-        from loadax.loader.assembly.chunk_budget import held_columns, keep_open_chunks
+        from loadax.loader.assembly.chunk_budget import (
+            cache_open_chunks,
+            held_columns,
+        )
 
         columns = held_columns(reader, shard)
-        return keep_open_chunks(
+        return cache_open_chunks(
             reader,
             chunks,
             cache_bytes,

@@ -88,7 +88,7 @@ class DocumentLane:
         if isinstance(self._rows, DatasetLane) and not self._reader.maps:
             return items
         visits = Visits(np.array(rows), np.full(len(rows), self._epoch))
-        piece = self._opened.keep(visits.rows, items)
+        piece = self._opened.add(visits.rows, items)
         try:
             return self._reader.examples(visits)
         finally:

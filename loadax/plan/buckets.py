@@ -21,7 +21,7 @@ from loadax.plan.even import MOST_SLOTS
 from loadax.plan.mix import EVEN, Mixed, Segment, whole_weights
 from loadax.plan.order import VerbOrder, join_hits
 from loadax.plan.skips import Skips
-from loadax.plan.subset import Rule, keep_rows
+from loadax.plan.subset import Rule, only_rows
 from loadax.protocols import Hits, Integers, Order, Visits
 
 BUCKETS_VERSION = 1
@@ -76,7 +76,7 @@ def split(
         ]
         return [_share_of(order, share) for share in zip(*parts, strict=True)]
     kept = (
-        keep_rows(order, rows, rule, first_row=first_row)
+        only_rows(order, rows, rule, first_row=first_row)
         for rows, rule in zip(chosen, rules, strict=True)
     )
     return [each if each.size else None for each in kept]

@@ -17,7 +17,7 @@ from loadax.core.warn import warn_user
 from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
 from loadax.plan.slice import Sliced
-from loadax.plan.subset import keep_rows, keep_where, met_rows
+from loadax.plan.subset import met_rows, only_rows, only_where
 from loadax.protocols import Order
 
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
@@ -171,7 +171,7 @@ def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
     def side(first: bool) -> Order:
         rule = ("split", fraction, seed, first)
         arguments = f"{fraction}, seed={seed}, {'first' if first else 'second'} part"
-        return keep_where(
+        return only_where(
             order,
             lambda rows: below(seeds.derive(*key, rows), fraction) == first,
             rule,
@@ -215,7 +215,7 @@ def split_counts(
         chosen = np.sort(rows[ranking[start : start + count]])
         arguments = f"{shown(list(counts))}, seed={seed}, part {index}"
         parts.append(
-            keep_rows(order, chosen, ("split", list(counts), seed, index), arguments)
+            only_rows(order, chosen, ("split", list(counts), seed, index), arguments)
         )
         start += count
     return parts

@@ -170,14 +170,14 @@ Rule = tuple[Any, ...]
 Chosen = Callable[[Integers], NDArray[np.bool_]]
 
 
-def keep_rows(
+def only_rows(
     order: Order, rows: Integers, rule: Rule, arguments: str = "", first_row: int = 0
 ) -> Order:
     """Keeps only the rows in the ascending list `rows`. Memory: about a byte per kept row, or two of few rows.
 
     Row r of the order is `first_row + r` in the list.
     """
-    return _keep(
+    return _only(
         order,
         lambda fixed, first_row: _positions(fixed, first_row, rows),
         rule,
@@ -186,9 +186,9 @@ def keep_rows(
     )
 
 
-def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
-    """Keeps only the rows for which `chosen(rows)` is True. Memory: as `keep_rows`."""
-    return _keep(
+def only_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Order:
+    """Keeps only the rows for which `chosen(rows)` is True. Memory: as `only_rows`."""
+    return _only(
         order,
         lambda fixed, first_row: _where(fixed, first_row, chosen),
         rule,
@@ -196,31 +196,31 @@ def keep_where(order: Order, chosen: Chosen, rule: Rule, arguments: str) -> Orde
     )
 
 
-def _keep(
+def _only(
     order: Order,
     chunks: Callable[[Order, int], Iterable[Integers]],
     rule: Rule,
     arguments: str,
     first_row: int = 0,
 ) -> Order:
-    def keep(fixed: Order, first: int) -> Order:
+    def narrowed(fixed: Order, first: int) -> Order:
         return Subset(
             fixed, Ascending(chunks(fixed, first), fixed.size), rule, arguments
         )
 
-    return order.narrow(rule[0], keep, first_row)
+    return order.narrow(rule[0], narrowed, first_row)
 
 
-def keep_runs(order: Order, rows: Integers, rule: Rule) -> Order:
+def only_runs(order: Order, rows: Integers, rule: Rule) -> Order:
     """Keeps only the rows in the ascending list `rows`: as a slice where their positions are consecutive."""
 
-    def keep(fixed: Order, first_row: int) -> Order:
+    def narrowed(fixed: Order, first_row: int) -> Order:
         positions = np.concatenate([rows[:0], *_positions(fixed, first_row, rows)])
         if len(positions) and positions[-1] - positions[0] == len(positions) - 1:
             return Sliced(fixed, int(positions[0]), 1, len(positions))
         return Subset(fixed, Ascending([positions], fixed.size), rule)
 
-    return order.narrow(rule[0], keep)
+    return order.narrow(rule[0], narrowed)
 
 
 def rows_in_order(order: Order, verb: str) -> Integers:

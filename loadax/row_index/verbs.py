@@ -20,7 +20,7 @@ from loadax.plan.split import (
     given_counts,
     run_counts,
 )
-from loadax.plan.subset import keep_rows, keep_runs, met_rows, rows_in_order
+from loadax.plan.subset import met_rows, only_rows, only_runs, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
@@ -28,7 +28,7 @@ from loadax.row_index.groups import by_leaf, words_of_function
 from loadax.row_index.scan import Run, results
 
 
-def keep(
+def filter_rows(
     order: Order,
     reader: Reader,
     function: Callable[..., Any],
@@ -61,11 +61,11 @@ def keep(
     question = Question(
         "filter",
         name,
-        partial(_kept, function, name),
+        partial(_accepted, function, name),
         np.int64,
         known_as,
         function,
-        _check_kept,
+        _check_accepted,
     )
     rows, digest = answers(question, reader, met, options)
     if not len(rows):
@@ -75,7 +75,7 @@ def keep(
             f"filter {name} keeps none of {count_text(int(met.sum()), 'row')}; "
             f"{remedy}"
         )
-    return keep_rows(order, rows, ("filter", digest))
+    return only_rows(order, rows, ("filter", digest))
 
 
 def split_groups(
@@ -132,7 +132,7 @@ def split_groups(
 
     def side(chosen: NDArray[np.bool_], name: bool) -> Order:
         selected = rows[chosen]
-        return keep_rows(
+        return only_rows(
             order,
             selected,
             ("split_by", fraction, seed, name, digest_values(selected)),
@@ -167,7 +167,7 @@ def _group_counts(
         selected = rows[part_of[group] == index]
         arguments = f"{shown(counts)} groups, seed={hash_key[0]}, part {index}"
         rule = ("split_by", counts, hash_key[0], index, digest_values(selected))
-        parts.append(keep_rows(order, selected, rule, arguments))
+        parts.append(only_rows(order, selected, rule, arguments))
     return parts
 
 
@@ -203,7 +203,7 @@ def _group_runs(
         )
         name = index == 0 if halves else index  # states of halves have bools
         parts.append(
-            keep_runs(
+            only_runs(
                 order,
                 selected,
                 ("split_by", given, "contiguous", gap, name, digest_values(selected)),
@@ -213,7 +213,7 @@ def _group_runs(
     return parts
 
 
-def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
+def _accepted(function: Callable[..., Any], name: str, run: Run) -> Integers:
     """The rows of a run for which a function returns True."""
     outcomes = results(run, function, f"filter {name}")
     return np.array(
@@ -221,7 +221,7 @@ def _kept(function: Callable[..., Any], name: str, run: Run) -> Integers:
     )
 
 
-def _check_kept(entry: Entry, met: NDArray[np.bool_]) -> None:
+def _check_accepted(entry: Entry, met: NDArray[np.bool_]) -> None:
     """Checks the rows of an index of `filter`."""
     rows = check_digest(entry, "answers", np.int64, None, 0, len(met) - 1)
     if (np.diff(rows) <= 0).any() or not met[rows].all():

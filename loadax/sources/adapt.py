@@ -360,10 +360,10 @@ def each_item(
 ) -> list[Tree]:
     """The items at rows, in turn; an error gets a note with the text of the index among `rows`."""
     examples: list[Tree] = []
-    keep = examples.append
+    add = examples.append
     try:
         for row in rows:
-            keep(items[row])
+            add(items[row])
     except Exception as error:
         error.add_note(f"loadax: in {type(items).__name__}{text(len(examples))}")
         raise

@@ -102,7 +102,7 @@ class Traits(NamedTuple):
         reads_parts: Whether rows are documents in flat arrays, so that `read_parts` can read parts of them.
         owns_memory: Whether `read` returns memory that nothing else references, so that maps may write to it.
         concurrent_reads: Number of reads to run concurrently.
-        kept_chunks: Number of decoded chunks that the source keeps in memory itself.
+        cached_chunks: Number of decoded chunks that the source keeps in memory itself.
         random: Whether the values of a row may differ between epochs.
         own_epochs: Whether row i may be a different record in each epoch: the source has its own order.
         num_maps: Number of maps applied to rows, which is the index of the next map in the chain.
@@ -118,7 +118,7 @@ class Traits(NamedTuple):
     reads_parts: bool = False
     owns_memory: bool = False
     concurrent_reads: int = 1
-    kept_chunks: int = 0
+    cached_chunks: int = 0
     random: bool = False
     own_epochs: bool = False
     num_maps: int = 0
@@ -261,7 +261,7 @@ class BaseSource:
         """First rows of the groups that rows come in, such as files or episodes, ascending; None: in no groups."""
         return None
 
-    def keep_chunks(self, count: int) -> "BaseSource | None":  # noqa: ARG002
+    def cache_chunks(self, count: int) -> "BaseSource | None":  # noqa: ARG002
         """This source with memory for `count` decoded chunks; None: it keeps none itself."""
         return None
 
@@ -441,8 +441,8 @@ class WrapperSource(BaseSource, ABC):
     def groups(self) -> Integers | None:
         return self._source.groups
 
-    def keep_chunks(self, count: int) -> BaseSource | None:
-        kept = self._source.keep_chunks(count)
+    def cache_chunks(self, count: int) -> BaseSource | None:
+        kept = self._source.cache_chunks(count)
         if kept is None:
             return None
         return self._over(kept)

@@ -265,8 +265,8 @@ def _of_pattern(path: str, kind: Format, files: Files) -> list[str]:
             found.update(_of_folder(folder, kind, files, within=True))
     aside = [
         entry
-        for entry, keep in zip(entries, taken, strict=True)
-        if not keep and not entry.is_folder
+        for entry, is_taken in zip(entries, taken, strict=True)
+        if not is_taken and not entry.is_folder
     ]
     _tell(path, aside)
     if not found:

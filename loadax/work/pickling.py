@@ -35,7 +35,7 @@ from loadax.files.locations import map_of, mapped_extent
 from loadax.work.module_classes import with_fields
 
 _Snapshot: TypeAlias = tuple[bytes, list[Any]]
-Keep: TypeAlias = Callable[[memoryview], Any]
+TakeArray: TypeAlias = Callable[[memoryview], Any]
 Instead: TypeAlias = Sequence[tuple[Any, tuple[Any, ...]]]
 _Map: TypeAlias = mmap.mmap | FileMap
 _registry = threading.RLock()
@@ -47,24 +47,27 @@ _ADDED = 2  # NumPy's `isbuiltin` of a dtype from another package
 
 
 def dump(
-    value: Any, keep: Keep, by_value: Sequence[str] = (), instead: Instead = ()
+    value: Any,
+    take_array: TakeArray,
+    by_value: Sequence[str] = (),
+    instead: Instead = (),
 ) -> bytes:
     """Pickles `value`, with its large arrays apart.
 
     Args:
         value: Picklable object.
-        keep: Function that is called with the bytes of each large array, of which some exist only meanwhile.
+        take_array: Function that is called with the bytes of each large array, of which some exist only meanwhile.
         by_value: Names of modules that the other process can't import; their functions and classes are sent by value.
         instead: Objects within it, and arguments of `restored`, which makes what to send instead of them.
 
     Raises:
-        Exception: Whatever pickling raises, or `keep`.
+        Exception: Whatever pickling raises, or `take_array`.
     """
 
     def out_of_band(buffer: Any) -> bool:
         small = bool(buffer.raw().nbytes < _SMALL)
         if not small:
-            keep(buffer.raw())
+            take_array(buffer.raw())
         return small
 
     out = io.BytesIO()

@@ -182,7 +182,7 @@ def _decodes(
         not parts
         or starts is None
         or drawn
-        or source.traits.kept_chunks >= len(starts)
+        or source.traits.cached_chunks >= len(starts)
     ):
         return 0.0
     start, stop = layout.part(parts[len(parts) // 2])

@@ -99,7 +99,7 @@ def write_zarr(
         workers: Number of threads that read rows.
         executor: What reads and writes parts instead of this process; see `Dataset.filter`.
         go_on: Advice for an interrupted write, for messages.
-        recipe: Result of `recipe_of`, by which `open_kept` knows the store; None: it can't.
+        recipe: Result of `recipe_of`, by which `open_by_recipe` knows the store; None: it can't.
 
     Returns:
         The structure of an example.
@@ -232,7 +232,9 @@ def write_zarr(
         return structure
 
 
-def open_kept(path: str | os.PathLike[str], recipe: str | None) -> BaseSource | None:
+def open_by_recipe(
+    path: str | os.PathLike[str], recipe: str | None
+) -> BaseSource | None:
     """Opens a finished store of rows with this recipe, without planning or reading a row; None: there is none."""
     if recipe is None:
         return None

@@ -218,7 +218,7 @@ def test_row_cache_is_bounded_and_prefers_new_rows() -> None:
     pieces = [BatchBuffers(layout, np.empty(64, np.uint8), 1) for _ in range(5)]
     cache = RowCache(3 * 64)
     for row, piece in enumerate(pieces):
-        cache.keep([("a", 0, row), ("a", 0, 9), ("a", 0, -1)], piece)
+        cache.add([("a", 0, row), ("a", 0, 9), ("a", 0, -1)], piece)
     kept = cache.find([("a", 0, row) for row in (0, 1, 2, 3, 4, 9, -1)])
     assert kept == [None, None, (pieces[2], 0), (pieces[3], 0), (pieces[4], 0), (pieces[4], 1), None]
     assert cache.find([("b", 0, 4), ("a", 1, 4)]) == [None, None]

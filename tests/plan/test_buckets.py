@@ -10,7 +10,7 @@ from loadax.errors import ArgumentError
 from loadax.plan.buckets import Bucketed, BucketPlan, interleaved, split as split_or_none
 from loadax.plan.find import find
 from loadax.plan.skips import Skips
-from loadax.plan.subset import keep_rows
+from loadax.plan.subset import only_rows
 
 ROWS, BOUNDS, SIZES = 1000, (32, 64, 512), (64, 32, 16)
 LENGTHS = np.random.default_rng(0).geometric(1 / 40, ROWS)
@@ -23,7 +23,7 @@ def split(*arguments: Any) -> list[Any]:
 
 def order_of(remainder: Any) -> Any:
     parent = from_arrays(np.arange(ROWS)).shuffle(seed=3).order
-    parts = tuple(keep_rows(parent, np.flatnonzero(bucket == BUCKET), ("bucket", bucket)) for bucket in range(3))
+    parts = tuple(only_rows(parent, np.flatnonzero(bucket == BUCKET), ("bucket", bucket)) for bucket in range(3))
     return Bucketed(parent, parts, BOUNDS, SIZES, remainder)
 
 
@@ -73,7 +73,7 @@ def test_the_plan_cuts_the_order_into_its_steps(remainder: Any) -> None:
 def test_remainder_error_takes_buckets_that_divide_and_names_one_that_does_not() -> None:
     parent = from_arrays(np.arange(96)).shuffle(seed=3).order
     halves = [
-        keep_rows(parent, np.arange(start, start + count), ("bucket", start)) for start, count in ((0, 64), (64, 32))
+        only_rows(parent, np.arange(start, start + count), ("bucket", start)) for start, count in ((0, 64), (64, 32))
     ]
     plan = BucketPlan(Bucketed(parent, tuple(halves), (8, 16), (16, 8), "error"))
     assert (plan.num_steps, plan.left_over(0)) == (8, 0)
@@ -91,7 +91,7 @@ def test_find_is_the_inverse_of_steps_that_are_sorted_by_lane(joined: bool, rema
     data = from_arrays(np.arange(ROWS)).shuffle(seed=3, block=4, window=2, lanes=4)
     data = concat([data, data]) if joined else data
     bucket = np.tile(BUCKET, 2) if joined else BUCKET
-    parts = tuple(keep_rows(data.order, np.flatnonzero(bucket == number), ("bucket", number)) for number in range(3))
+    parts = tuple(only_rows(data.order, np.flatnonzero(bucket == number), ("bucket", number)) for number in range(3))
     plan = BucketPlan(Bucketed(data.order, parts, BOUNDS, SIZES, remainder), 2, Skips(skips))
     steps = range(plan.end)
     rows = [plan.visits(step).rows for step in steps]

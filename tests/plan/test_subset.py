@@ -16,7 +16,7 @@ from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
-from loadax.plan.subset import Ascending, Excluding, Subset, keep_rows, leave_out_rows, met_rows
+from loadax.plan.subset import Ascending, Excluding, Subset, leave_out_rows, met_rows, only_rows
 from loadax.protocols import Integers, Order
 from tests.plan.visited import rows
 
@@ -24,7 +24,7 @@ ROWS = 60
 KEPT = np.array([0, 3, 4, 9, 17, 18, 19, 20, 31, 40, 41, 58, 59])
 GONE = np.setdiff1d(np.arange(ROWS), KEPT)
 VERBS: dict[str, Callable[[Order], Order]] = {
-    "kept": lambda order: keep_rows(order, KEPT, ("filter", "x")),
+    "kept": lambda order: only_rows(order, KEPT, ("filter", "x")),
     "left": lambda order: leave_out_rows(order, GONE, ("exclude", "x")),
 }
 both = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
@@ -92,14 +92,14 @@ def test_split_and_filter_keep_about_a_byte_a_row() -> None:
     parts = split(Sequential(rows), 0.7, 0)
     assert len(pickle.dumps(parts)) < 1.15 * rows
     half = np.flatnonzero(np.random.default_rng(0).random(rows) < 0.5)
-    assert len(pickle.dumps(keep_rows(Sequential(rows), half, ("filter", "x")))) < 1.2 * len(half)
+    assert len(pickle.dumps(only_rows(Sequential(rows), half, ("filter", "x")))) < 1.2 * len(half)
     few = half[::100]
-    assert len(pickle.dumps(keep_rows(Sequential(rows), few, ("filter", "x")))) < 3 * len(few)
+    assert len(pickle.dumps(only_rows(Sequential(rows), few, ("filter", "x")))) < 3 * len(few)
 
 
 def test_an_empty_list() -> None:
     none = np.empty(0, np.int64)
-    assert rows(keep_rows(Sliced(Sequential(ROWS), 1, 2, 9), none, ("filter", "x"))) == []
+    assert rows(only_rows(Sliced(Sequential(ROWS), 1, 2, 9), none, ("filter", "x"))) == []
     assert rows(leave_out_rows(Sliced(Sequential(ROWS), 1, 2, 9), none, ("exclude", "x"))) == list(range(1, 19, 2))
 
 

@@ -9,7 +9,7 @@ from loadax.plan.sequential import Sequential
 from loadax.plan.shuffle import Shuffled
 from loadax.plan.slice import Sliced
 from loadax.plan.split import split
-from loadax.plan.subset import keep_rows, met_rows
+from loadax.plan.subset import met_rows, only_rows
 from loadax.plan.zip import Zipped
 from loadax.protocols import Order
 from tests.plan.visited import rows
@@ -22,7 +22,7 @@ def zipped(*parts: Order) -> Zipped:
 
 
 def test_verbs_that_look_at_rows_need_fixed_ones() -> None:
-    kept = keep_rows(Shuffled(zipped(*FIXED), 2), np.array([1, 4, 5]), ("filter", "x"))
+    kept = only_rows(Shuffled(zipped(*FIXED), 2), np.array([1, 4, 5]), ("filter", "x"))
     assert sorted(rows(kept)) == [1, 4, 5]
     assert met_rows(Sliced(zipped(*FIXED), 2, 2, 2), "filter", 6).tolist() == [False, False, True, False, True, False]
     changing = zipped(FIXED[0], Shuffled(Sequential(6), 3))

@@ -187,7 +187,7 @@ def check_memory(
         )
 
 
-def keep_open_chunks(
+def cache_open_chunks(
     reader: Reader,
     open_chunks: list[OpenChunks],
     limit: int | None,

@@ -104,7 +104,7 @@ class RunMonitor:
         self._stats.add(timing)
         piece = Piece(timing.seconds, step, steps, low, high)
         self._recorder.piece(timing, perf_counter(), piece)
-        self.piece_sizes.measured((high - low) * steps - timing.kept, timing)
+        self.piece_sizes.measured((high - low) * steps - timing.cached, timing)
         self.autotuner.worked(timing.processor_seconds)
 
     def placed(self, timing: Timing, step: int) -> None:

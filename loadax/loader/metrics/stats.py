@@ -37,7 +37,7 @@ class Timing(NamedTuple):
         failures: Rows that could not be read and are masked, ascending.
         given_again: Times that the workers of `remote=` got the piece again, because it was late or lost.
         read_here: Rows that this process read for the same reason.
-        kept: Rows that a worker had filled for another job.
+        cached: Rows that a worker had filled for another job.
         under_way: Seconds of `read` in which the thread did not run, if bytes are requested before their steps.
         storage: Seconds of `read` in which the thread waited for answers of remote storage.
     """
@@ -56,7 +56,7 @@ class Timing(NamedTuple):
     failures: tuple[Failure, ...] = ()
     given_again: int = 0
     read_here: int = 0
-    kept: int = 0
+    cached: int = 0
     under_way: float = 0.0
     storage: float = 0.0
 

@@ -117,14 +117,16 @@ class _RemoteJob:
         shared_reader: SharedReader,
         reader: Reader,
         options: FillOptions,
-        keep: int,
+        most_idle: int,
     ):
         self._executor = executor
         self._shared_reader = shared_reader
         self._options = options
         self._index = shared_reader.index(reader)
         self._pickled = pickle.dumps(options)
-        self.buffers = partial(lease_buffers, options.layout, BufferPool(keep).lease)
+        self.buffers = partial(
+            lease_buffers, options.layout, BufferPool(most_idle).lease
+        )
         self._assembler = Assembler(reader, options, executor.mark)
         self._latest: tuple[Payload, PayloadSource] | None = None
         self._known()

@@ -27,12 +27,12 @@ class RowCache:
         self._bytes = 0
 
     def find(self, keys: Sequence[Key]) -> list[tuple[BatchBuffers, int] | None]:
-        """For each key, the buffers with its row and the row in them; None: it is not kept."""
+        """For each key, the buffers with its row and the row in them; None: it is not there."""
         with self._lock:
             return [self._rows.get(key) for key in keys]
 
-    def keep(self, keys: Sequence[Key], buffers: BatchBuffers) -> None:
-        """Keeps the rows of a piece, which nobody writes to any more, except for padding."""
+    def add(self, keys: Sequence[Key], buffers: BatchBuffers) -> None:
+        """Adds the rows of a piece, which nobody writes to any more, except for padding."""
         with self._lock:
             self._pieces.append((keys, buffers))
             self._rows.update(

@@ -110,15 +110,15 @@ class _Job:
         self._options = options
         self._assembler = functools.lru_cache(_MOST_LAYOUTS)(self._make_assembler)
         self._lease = BufferPool(64 << 20).lease  # idle bytes
-        # Rows are kept if each has all tiles, without objects of unknown size, and errors end a run.
-        self._keeps = not options.masking and all(
+        # Rows are cached if each has all tiles, without objects of unknown size, and errors end a run.
+        self._caches_rows = not options.masking and all(
             tile.select is None and not tile.leaf.dtype.hasobject
             for tile in options.layout.tiles
         )
 
     def fill(self, visits: Visits, low: int, steps: int) -> Filled:
         """Fills a piece."""
-        if self._keeps:
+        if self._caches_rows:
             timing, buffers = self._fill_missing(visits)
         else:
             timing, buffers = self._fill(visits, low, steps)
@@ -139,7 +139,7 @@ class _Job:
         return fill_all(assembler.fill, Piece(visits, 0, buffers).cut(size)), buffers
 
     def _fill_missing(self, visits: Visits) -> tuple[Timing, BatchBuffers]:
-        """Fills the rows that are not kept, and copies those that are."""
+        """Fills the rows that are not cached, and copies those that are."""
         keys = list(
             zip(
                 [self._digest] * len(visits.rows),
@@ -148,11 +148,11 @@ class _Job:
                 strict=True,
             )
         )
-        kept = _rows.find(keys)
-        missing = [index for index, found in enumerate(kept) if found is None]
+        cached = _rows.find(keys)
+        missing = [index for index, found in enumerate(cached) if found is None]
         if len(missing) == len(keys):
             timing, buffers = self._fill(visits)
-            _rows.keep(keys, buffers)
+            _rows.add(keys, buffers)
             return timing, buffers
         timing = Timing()
         buffers = lease_buffers(
@@ -162,14 +162,14 @@ class _Job:
             timing, part = self._fill(
                 Visits(visits.rows[missing], visits.epochs[missing])
             )
-            _rows.keep([keys[index] for index in missing], part)
+            _rows.add([keys[index] for index in missing], part)
             for row, index in enumerate(missing):
-                kept[index] = part, row
-        for index, found in enumerate(kept):
-            assert found is not None  # it was kept, or was missing
+                cached[index] = part, row
+        for index, found in enumerate(cached):
+            assert found is not None  # it was cached, or was missing
             buffers.copy_row(index, *found)
         return timing._replace(
-            rows=int((visits.rows >= 0).sum()), kept=len(keys) - len(missing)
+            rows=int((visits.rows >= 0).sum()), cached=len(keys) - len(missing)
         ), buffers
 
     def _make_assembler(self, low: int, high: int, steps: int) -> Assembler:

@@ -221,9 +221,9 @@ class OpenLanes:
             if chosen is not None:
                 lost = chosen[lost]
         if out is not None:
-            piece = self.opened.keep(read, None, out)
+            piece = self.opened.add(read, None, out)
         elif items:
-            piece = self.opened.keep(read[read >= 0], items)
+            piece = self.opened.add(read[read >= 0], items)
         else:
             return lost, ended, lambda: None
         return lost, ended, lambda: self.opened.release(piece)

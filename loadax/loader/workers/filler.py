@@ -35,7 +35,7 @@ class WorkerRequests:
         memory = descriptors[0]
         if request.message is not None:
             payload = descriptors[1]
-            self._filler.keep(())
+            self._filler.close_except(())
             self._filler = SharedMemoryFiller(())
             try:
                 opened = open_payload(
@@ -68,15 +68,15 @@ class SharedMemoryFiller:
     def __reduce__(self) -> Any:
         return SharedMemoryFiller, (self._readers,)
 
-    def keep(self, jobs: Collection[int]) -> None:
-        """Keeps the jobs with these numbers, and closes the others."""
+    def close_except(self, jobs: Collection[int]) -> None:
+        """Closes all jobs but those with these numbers."""
         for number in self._jobs.keys() - jobs:
             self._jobs.pop(number)[1].close()
 
     def load(self, request: LoadJob, memory: SharedMemoryView) -> None:
         """Loads a job, whose pieces lie in this memory."""
         try:
-            self.keep(request.others)
+            self.close_except(request.others)
             self._jobs[request.number] = (
                 Assembler(self._readers[request.which], request.options),
                 memory,

@@ -106,7 +106,7 @@ class Job:
         shared_reader: Readers of the source.
         reader: The one of them that reads the rows.
         options: How to fill the buffers of a step.
-        keep: Bytes of idle memory to keep for reuse.
+        most_idle: Bytes of idle memory to keep for reuse.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Job:
         shared_reader: SharedReader,
         reader: Reader,
         options: FillOptions,
-        keep: int,
+        most_idle: int,
     ):
         self.number = next(_NUMBERS)
-        self._memory = SharedMemoryPool(keep)
+        self._memory = SharedMemoryPool(most_idle)
         self.buffers = partial(lease_buffers, options.layout, self._memory.lease)
         self.shared_reader = shared_reader
         self._index = shared_reader.index(reader)

@@ -40,14 +40,14 @@ class SharedMemoryPool:
     It grows by regions, each as large as all earlier ones together, so that a few maps serve many blocks.
 
     Args:
-        keep: Bytes of idle memory to keep for reuse; the kernel gets the rest back.
+        most_idle: Bytes of idle memory to keep for reuse; the kernel gets the rest back.
     """
 
-    def __init__(self, keep: int):
+    def __init__(self, most_idle: int):
         self.descriptor = nameless_file()
         self._allocator = _Allocator(self.descriptor)
         self._pool = BufferPool(
-            keep, make=self._allocator.make, drop=self._allocator.drop
+            most_idle, make=self._allocator.make, drop=self._allocator.drop
         )
 
     def lease(self, size: int) -> NDArray[np.uint8]:

@@ -113,7 +113,7 @@ class AudioSource(BaseSource):
         inner[begins[whole]] = False
         return np.flatnonzero(~inner)
 
-    def keep_chunks(self, count: int) -> BaseSource:  # noqa: ARG002
+    def cache_chunks(self, count: int) -> BaseSource:  # noqa: ARG002
         return self  # which keeps decoded files by their bytes
 
     @property

@@ -62,7 +62,7 @@ class SparseSource(BaseSource):
             reads_examples=not self.dense,
             owns_memory=True,
             concurrent_reads=min((flat.reads for flat in self._stored), default=1),
-            kept_chunks=self.kept,
+            cached_chunks=self.kept,
             attributes=self.attributes,
         )
 
@@ -93,7 +93,7 @@ class SparseSource(BaseSource):
         marks = np.arange(size, int(begins[-1]) + 1, size)
         return np.unique(np.append(0, np.searchsorted(begins, marks)))
 
-    def keep_chunks(self, count: int) -> "SparseSource | None":
+    def cache_chunks(self, count: int) -> "SparseSource | None":
         return None if self.chunks is None else replace(self, kept=count)
 
     def lengths(self, rows: Integers) -> Integers | None:

@@ -322,16 +322,16 @@ class OpenStream(BaseSource):
     def spec(self) -> Tree | None:
         return self._stream.spec
 
-    def keep(
+    def add(
         self, rows: Integers, items: list[Tree] | None, columns: Sequence[Array] = ()
     ) -> _Read:
-        """Keeps rows that were read until `release`; see `_Read`."""
+        """Adds rows that were read, until `release`; see `_Read`."""
         piece = _Read(rows, items, columns)
         self._pieces.append(piece)
         return piece
 
     def release(self, piece: _Read) -> None:
-        """Drops rows that were kept."""
+        """Drops rows that were added."""
         self._pieces.remove(piece)
 
     def read(self, rows: Integers) -> Tree:

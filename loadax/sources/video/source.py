@@ -58,7 +58,7 @@ class VideoSource(BaseSource):
             fitting = max(1, memory_bytes // chunk_bytes, open_chunks)
             kept = min(len(rows.chunks), fitting)
             self._pixels = ChunkCache(pixels, pixels.spec, kept, math.inf)
-        self.traits = Traits(owns_memory=True, reads_columns=True, kept_chunks=kept)
+        self.traits = Traits(owns_memory=True, reads_columns=True, cached_chunks=kept)
 
     def __len__(self) -> int:
         return len(self._rows.frames)
@@ -99,8 +99,8 @@ class VideoSource(BaseSource):
     def chunks(self) -> Integers:
         return self._rows.chunks
 
-    def keep_chunks(self, count: int) -> BaseSource:
-        if count <= self.traits.kept_chunks:
+    def cache_chunks(self, count: int) -> BaseSource:
+        if count <= self.traits.cached_chunks:
             return self
         return VideoSource(self._decoder, self._rows, self._memory_bytes, count)
 

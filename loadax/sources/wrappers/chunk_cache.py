@@ -395,7 +395,7 @@ def with_chunks(
     """
     if chunk_starts(source) is None:
         return source
-    own = source.keep_chunks(count)
+    own = source.cache_chunks(count)
     if own is not None or source.spec is None:
         return own or source
     spec = normalise_spec(source.spec)

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.errors import ArgumentError, SourceError
-from loadax.loader.assembly.chunk_budget import OpenChunks, held_columns, keep_open_chunks
+from loadax.loader.assembly.chunk_budget import OpenChunks, cache_open_chunks, held_columns
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -212,7 +212,9 @@ class TestWhatIsDecoded:
         assert data.order.shuffle is not None
         assert data.order.shuffle.blocks is not None
         found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
-        reader = keep_open_chunks(data.reader, [found], None, held_columns(data.reader, loader.phases[0].shard()), 0, 1)
+        reader = cache_open_chunks(
+            data.reader, [found], None, held_columns(data.reader, loader.phases[0].shard()), 0, 1
+        )
         assert reader.source.traits.reads_columns
         out = np.empty((4, 4), np.int32)
         for step in range(8):
@@ -427,7 +429,7 @@ def test_the_parts_of_a_mixture_share_the_memory() -> None:
     needed = 3 * 8 * 32 * 64
     loader = Dataloader(mixed, batch_size=32, cache_bytes=needed, shard_index=0, shard_count=2)
     found = loader.phases[0].pipeline.open_chunks(loader.phases[0].shard(), loader.phases[0].plan.segments[0])
-    reader = keep_open_chunks(mixed.reader, found, needed, None, 0, 1)
+    reader = cache_open_chunks(mixed.reader, found, needed, None, 0, 1)
     held = [cache for cache in walk(reader.source) if isinstance(cache, ChunkCache)]
     assert len(held) == 3
     assert sum(cache._slots * 32 * 64 for cache in held) <= needed

@@ -58,7 +58,7 @@ def test_a_block_is_used_again_when_no_array_lives_on_it_and_not_before() -> Non
 
 
 def test_idle_memory_beyond_what_is_kept_goes_back_to_the_system() -> None:
-    pool = SharedMemoryPool(keep=4 << 20)
+    pool = SharedMemoryPool(most_idle=4 << 20)
     held = [pool.lease(1 << 20) for _ in range(32)]
     for lease in held:
         lease[:] = 1
@@ -71,7 +71,7 @@ def test_idle_memory_beyond_what_is_kept_goes_back_to_the_system() -> None:
 
 def test_what_went_back_is_leased_anew_from_the_same_place() -> None:
     """So the segment does not grow with the run."""
-    pool = SharedMemoryPool(keep=0)
+    pool = SharedMemoryPool(most_idle=0)
     for _ in range(100):
         held = [pool.lease(size << 10) for size in (300, 40, 300)]
         for lease in held:

@@ -210,12 +210,12 @@ def test_chunks_of_the_file_are_decoded_once_by_a_block_shuffle(form: str, tmp_p
 def test_open_chunks_have_the_rows_of_the_file(tmp_path: Path) -> None:
     given_matrix = matrix(rows=300)
     source: BaseSource = from_sparse(FORMS["HDF5 group"](given_matrix, tmp_path), dense=True).source
-    kept = source.keep_chunks(3)
+    kept = source.cache_chunks(3)
     assert kept is not None
     for seed in range(4):
         rows = np.random.default_rng(seed).integers(0, 300, 40)
         np.testing.assert_array_equal(kept.read(rows)["x"], given_matrix.toarray()[rows])
-    assert from_sparse(given_matrix).source.keep_chunks(3) is None
+    assert from_sparse(given_matrix).source.cache_chunks(3) is None
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {

@@ -46,14 +46,14 @@ class ParquetSource(BaseSource):
         self.structure = self._empty.structure
         self.traits = self._empty.traits._replace(
             concurrent_reads=4 if groups.files.far else 1,
-            kept_chunks=self._fitting(),
+            cached_chunks=self._fitting(),
             attributes=groups.leaves.attributes,
         )
         self._cache: ChunkCache | None = None
         self._recent: RecentGroups | None = None
         if self._empty.is_numeric and chunk_starts(groups) is not None:
             self._cache = ChunkCache(
-                groups, groups.spec, self.traits.kept_chunks, math.inf
+                groups, groups.spec, self.traits.cached_chunks, math.inf
             )
         else:
             self._recent = RecentGroups(groups, memory_bytes, open_groups)
@@ -100,8 +100,8 @@ class ParquetSource(BaseSource):
             fitting = self._memory_bytes // max(1, *sizes, 1)
         return min(number, max(1, fitting, self._open_groups))
 
-    def keep_chunks(self, count: int) -> BaseSource:
-        if count <= self.traits.kept_chunks:
+    def cache_chunks(self, count: int) -> BaseSource:
+        if count <= self.traits.cached_chunks:
             return self
         return ParquetSource(self._groups, self._memory_bytes, count)
 
@@ -122,7 +122,7 @@ class ParquetSource(BaseSource):
         assert kept is not None
         wanted = self._groups.wanted_of(kept.lacks(groups))
         columns = max(1, len(self._groups.leaves.leaves))
-        return [wanted._replace(kept=columns * self.traits.kept_chunks)]
+        return [wanted._replace(kept=columns * self.traits.cached_chunks)]
 
     @property
     def addresses(self) -> list[str]:
