@@ -10,7 +10,12 @@ from typing import Any, TypeVar, final
 from weakref import WeakValueDictionary
 
 from loadax.core.formatting import name_of, type_text
-from loadax.core.held import handles, held, is_loadax, reason_for_turns
+from loadax.core.inner_objects import (
+    handles,
+    inner_objects,
+    is_loadax,
+    reason_for_turns,
+)
 
 _Result = TypeVar("_Result")
 # seconds that others wait for the first call, which may itself wait for them
@@ -163,7 +168,7 @@ def user_objects(reader: Any) -> Iterator[UserObject]:
     """The user's objects and functions that a reader, or a source, calls."""
     return (
         part
-        for _, part in held(reader, "", _may_hold, sys.maxsize)
+        for _, part in inner_objects(reader, "", _may_hold, sys.maxsize)
         if isinstance(part, UserObject)
     )
 

@@ -140,7 +140,7 @@ class Ahead:
         self._read: set[ByteRange] = set()
         self._closed = False
         # Bytes of all requests that are not freed.
-        self.held = 0
+        self.bytes_at_hand = 0
         # How often a reader waited for a request that was sent since the last time.
         self.waits = 0
 
@@ -188,7 +188,11 @@ class Ahead:
                 for part in self._files[each.location].missing(each)
             ]
             # All gaps together must fit into the window: what is held is bounded.
-            room = window - self.held - sum(_size(each.range) for each in missing)
+            room = (
+                window
+                - self.bytes_at_hand
+                - sum(_size(each.range) for each in missing)
+            )
             gap = 0
             if missing:
                 measured = self._remote.gap(missing[0].range.location)
@@ -203,7 +207,7 @@ class Ahead:
                 self._files[part.location].add(
                     _RequestedBlock(part, request, self.waits)
                 )
-                self.held += _size(part)
+                self.bytes_at_hand += _size(part)
             for step, each in needed:
                 for block in self._files[each.location].covering(each) or ():
                     if once:
@@ -287,7 +291,7 @@ class Ahead:
                         block.request.cancel()
             self._files.clear()
             self._of_step.clear()
-            self.held = 0
+            self.bytes_at_hand = 0
 
     # The methods below are called with the lock held.
 
@@ -345,7 +349,7 @@ class Ahead:
         file.remove(block)
         for step in block.steps:
             self._of_step[step].discard(block)
-        self.held -= _size(block.range)
+        self.bytes_at_hand -= _size(block.range)
         if not file.blocks:
             del self._files[block.range.location]
         if not block.readers:

@@ -50,7 +50,7 @@ class Pace:
         self._refusals = 0
         self._credit = 0.0  # requests that may be sent at once
         self._credited = now
-        self._held = 0.0  # until when nothing is sent
+        self._paused_until = 0.0  # until when nothing is sent
         self._hold = _HOLD
         self._lowered = -inf  # when the rate was lowered last
         self._stepped = now
@@ -71,7 +71,7 @@ class Pace:
         credit = self._credit + (now - self._credited) * self.rate
         self._credit = min(credit, max(1.0, _BURST * self.rate))
         self._credited = now
-        if now < self._held or self._credit < 1:
+        if now < self._paused_until or self._credit < 1:
             self._was_needed = True
             return False
         return True
@@ -107,7 +107,7 @@ class Pace:
         self._beyond = _BEYOND
         self._credit = 0.0
         self._credited = self._stepped = self._lowered = now
-        self._held = now + self._hold
+        self._paused_until = now + self._hold
         self._hold = min(2 * self._hold, _LONGEST)
 
     def _remember(self, now: float, *, is_refusal: bool) -> None:

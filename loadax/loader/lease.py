@@ -45,19 +45,19 @@ class _Progress(NamedTuple):
 
     Args:
         batch_size: Rows of a global batch.
-        held: Ranges of batch positions that the process is responsible for.
+        own_ranges: Ranges of batch positions that the process is responsible for.
         end: Position before which it has handed out all of these rows.
         unfinished: Ranges of positions before `end` that it has not finished.
     """
 
     batch_size: int
-    held: tuple[Interval, ...]
+    own_ranges: tuple[Interval, ...]
     end: int
     unfinished: tuple[Interval, ...] = ()
 
     def finished(self, positions: Integers, size: int) -> Array:
         """bool[n]: which of these positions it has finished, in epochs of `size` rows."""
-        responsible = _inside(positions % size % self.batch_size, self.held)
+        responsible = _inside(positions % size % self.batch_size, self.own_ranges)
         return (
             responsible
             & (positions < self.end)
@@ -87,14 +87,14 @@ class LeasedPhase(NamedTuple):
 
 
 def leased_phase(
-    pipeline: BatchPipeline, order: OrderHash, held: Callable[[], Integers]
+    pipeline: BatchPipeline, order: OrderHash, own_positions: Callable[[], Integers]
 ) -> LeasedPhase:
     """The part of a loader that a lease hands out.
 
     Args:
         pipeline: Pipeline of the loader.
         order: Hash of its order.
-        held: Function that returns the batch positions of this process's rows.
+        own_positions: Function that returns the batch positions of this process's rows.
 
     Raises:
         ArgumentError: If the batch size is scheduled.
@@ -110,7 +110,7 @@ def leased_phase(
     if alone:
         positions = np.arange(whole.batch_size)
     else:
-        positions = held()
+        positions = own_positions()
 
     def target(plan: BatchPlan) -> Target:
         leased = replace(pipeline.on_host(), plan=plan)
@@ -149,7 +149,7 @@ class _PhaseRows:
             first,
         )
         self._batch_size = leased.plan.schedule[0][1]
-        self._held = merge(leased.target(leased.plan).shard(0).rows or ())
+        self._own_ranges = merge(leased.target(leased.plan).shard(0).rows or ())
         # Position before which all rows of this process were handed out, by this lease or earlier ones.
         self.end = max(process.end for process in progress)
         # Rows before it that no process has finished.
@@ -168,10 +168,13 @@ class _PhaseRows:
         epoch, position = self.plan.position_of_whole_step(
             self.reading.skips.whole_step(step)
         )
-        held = np.concatenate(
-            [np.arange(0), *(np.arange(start, stop) for start, stop in self._held)]
+        own = np.concatenate(
+            [
+                np.arange(0),
+                *(np.arange(start, stop) for start, stop in self._own_ranges),
+            ]
         )
-        in_epoch = position + held
+        in_epoch = position + own
         return np.where(in_epoch < self.size, epoch * self.size + in_epoch, -1)
 
     def state(self, end: int, unfinished: list[int]) -> dict[str, Any]:
@@ -182,7 +185,7 @@ class _PhaseRows:
         lease = {
             "end": end,
             "unfinished": list(map(list, ranges)),
-            "held": list(map(list, self._held)),
+            "held": list(map(list, self._own_ranges)),
             "order": self.order(*divmod(end, self.size)),
         }
         return make_state(self.plan, self.order, step) | {LEASE: lease}
@@ -207,7 +210,7 @@ class _PhaseRows:
                 *(np.arange(start, min(stop, self.end)) for start, stop in ranges),
             ]
         )
-        waiting = _inside(positions % self.size % self._batch_size, self._held)
+        waiting = _inside(positions % self.size % self._batch_size, self._own_ranges)
         for process in progress:
             waiting &= ~process.finished(positions, self.size)
         return [int(position) for position in positions[waiting]]
@@ -507,11 +510,11 @@ def _progress_of_process(
 def _check_covered(progress: list[_Progress]) -> None:
     """Raises if processes are not responsible for all rows of a batch, together."""
     batch_size = progress[0].batch_size
-    held = merge(each for process in progress for each in process.held)
-    if held != ((0, batch_size),) or any(
+    own_ranges = merge(each for process in progress for each in process.own_ranges)
+    if own_ranges != ((0, batch_size),) or any(
         process.batch_size != batch_size for process in progress
     ):
-        covered = ", ".join(f"{low} to {high - 1}" for low, high in held)
+        covered = ", ".join(f"{low} to {high - 1}" for low, high in own_ranges)
         raise StateError(
             f"start covers the positions {covered} of each batch of {batch_size}; "
             "pass a list of the states of all processes of that run"
@@ -536,7 +539,7 @@ def _progress_of(phase: LeasedPhase, start: Any) -> _Progress:
     try:
         end = lease["end"]
         digest = lease["order"]
-        held = _ranges(lease["held"], saved)
+        own_ranges = _ranges(lease["held"], saved)
         unfinished = _ranges(lease["unfinished"], end)
         if type(end) is not int or not 0 <= end <= LARGEST:
             raise ValueError  # noqa: TRY301 - as for what can't be read at all
@@ -558,4 +561,4 @@ def _progress_of(phase: LeasedPhase, start: Any) -> _Progress:
             f"and rows have other positions with it; pass batch_size={saved}, and "
             "the dataset of that run"
         )
-    return _Progress(saved, held, end, unfinished)
+    return _Progress(saved, own_ranges, end, unfinished)

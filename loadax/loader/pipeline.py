@@ -348,10 +348,10 @@ class BatchPipeline:
             return reader
         from loadax.loader.assembly.chunk_budget import (
             cache_open_chunks,
-            held_columns,
+            shard_columns,
         )
 
-        columns = held_columns(reader, shard)
+        columns = shard_columns(reader, shard)
         return cache_open_chunks(
             reader,
             chunks,

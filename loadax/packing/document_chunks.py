@@ -112,7 +112,7 @@ class DocumentChunks:
             return self._base
         return self._documents.state()
 
-    def read_held(self, document: int, skip: int) -> Chunk:
+    def read_again(self, document: int, skip: int) -> Chunk:
         """The document of a saved state, which is at this entry of it.
 
         Raises:

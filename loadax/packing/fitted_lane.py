@@ -107,7 +107,7 @@ class FittedLane(Iterator[PlannedRow]):
         read = _Document(-1, None, [])
         for document, skip in state["held"]:
             if read.number != document:
-                self._open(self._documents.read_held(document, skip))
+                self._open(self._documents.read_again(document, skip))
                 read = self._ahead.pop()
             found = [part for part in read.parts if part.skip == skip]
             if not found:

@@ -65,7 +65,7 @@ class SplitLane(Iterator[PlannedRow]):
         self._rows = state["rows"]
         self._documents.set_state(state["documents"])
         for document, skip in state["held"]:  # one at most
-            self._open(self._documents.read_held(document, skip))
+            self._open(self._documents.read_again(document, skip))
             self._taken = skip
         if not state["held"]:
             self._documents.skip_to(state["read"])

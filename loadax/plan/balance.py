@@ -89,21 +89,24 @@ def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
     """Blocks after some rounds in which those above their targets swap a row with those below, side by side."""
     half = len(groups) // 2
     width = groups.shape[1]
-    held = costs[groups]
+    group_costs = costs[groups]
     for _ in range(_ROUNDS if half else 0):
-        excess = held.sum(axis=1) - targets
+        excess = group_costs.sum(axis=1) - targets
         ascending = np.argsort(excess, kind="stable")
         cheap = ascending[:half]
         dear = ascending[::-1][:half]
         wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
         out, back = (_best_pairs if width <= _MOST_PAIRED else _nearest)(
-            held[dear], held[cheap], wanted
+            group_costs[dear], group_costs[cheap], wanted
         )
-        gains = np.abs(held[dear, out] - held[cheap, back] - wanted) < wanted
+        gains = (
+            np.abs(group_costs[dear, out] - group_costs[cheap, back] - wanted)
+            < wanted
+        )
         if not gains.any():
             break
         dear, cheap, out, back = (each[gains] for each in (dear, cheap, out, back))
-        for each in (groups, held):
+        for each in (groups, group_costs):
             each[dear, out], each[cheap, back] = each[cheap, back], each[dear, out]
     return groups
 

@@ -91,7 +91,9 @@ def test_steps_read_the_bytes_of_the_files_and_none_is_under_way_twice(
         held = {location: file.blocks for location, file in ahead._files.items()}
         for blocks in held.values():
             assert all(one.range.stop <= other.range.start for one, other in pairwise(blocks))
-        assert ahead.held == sum(each.range.stop - each.range.start for blocks in held.values() for each in blocks)
+        assert ahead.bytes_at_hand == sum(
+            each.range.stop - each.range.start for blocks in held.values() for each in blocks
+        )
         assert ahead.unanswered == sum(not future.done() for _, future in store.waiting)
         if answered:
             store.answer()
@@ -104,7 +106,7 @@ def test_steps_read_the_bytes_of_the_files_and_none_is_under_way_twice(
     assert not store.direct
     for step in range(len(steps)):
         ahead.finish(step)
-    assert (ahead.held, ahead._files, ahead._of_step) == (0, {}, {})
+    assert (ahead.bytes_at_hand, ahead._files, ahead._of_step) == (0, {}, {})
     assert ahead.unanswered == 0
 
 
@@ -118,21 +120,21 @@ def test_what_is_read_once_is_requested_once_and_freed_when_it_was_read(chunks: 
     assert sum(each.stop - each.start for each in store.begun) >= len(parts) << 12
     assert len(set(store.begun)) == len(store.begun)
     assert ranges.read(parts)[0] == [content(each) for each in parts]
-    assert ahead.held == 0
+    assert ahead.bytes_at_hand == 0
     ahead.start([(times, parts)], once=True, window=1 << 20)
-    assert ahead.held == 0  # the reader has read them since it told what it lacks
+    assert ahead.bytes_at_hand == 0  # the reader has read them since it told what it lacks
     ahead.mark()
     ahead.start([(times, parts)], once=True, window=1 << 20)
-    assert ahead.held >= len(parts) << 12
+    assert ahead.bytes_at_hand >= len(parts) << 12
 
 
 def test_what_is_read_once_is_held_until_its_last_byte_was_read() -> None:
     ranges, ahead = opened(Store())
     ahead.start([(0, [ByteRange("a", 0, 99), ByteRange("a", 99, 100)])], once=True, window=1 << 20)
     ranges.read([ByteRange("a", 0, 99)])
-    assert ahead.held == 100
+    assert ahead.bytes_at_hand == 100
     ranges.read([ByteRange("a", 99, 100)])
-    assert ahead.held == 0
+    assert ahead.bytes_at_hand == 0
 
 
 def test_a_small_gap_between_steps_is_requested_with_the_later_one() -> None:
@@ -151,7 +153,7 @@ def test_a_range_that_failed_is_told_of_once_and_then_requested_again() -> None:
     ahead.start([(0, [ByteRange("a", 0, 100)])], once=False, window=1 << 20)
     with pytest.raises(StorageError, match="refused"):
         ranges.read([ByteRange("a", 0, 100)])
-    assert ahead.held == 0
+    assert ahead.bytes_at_hand == 0
     assert ranges.read([ByteRange("a", 0, 100)])[0] == [FILES["a"][:100]]
     assert store.direct == [ByteRange("a", 0, 100)]
 
@@ -191,6 +193,6 @@ def test_closing_cancels_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) 
     reader.join(HANG)
     assert [future.cancelled() for future in futures.values()] == [False, True]
     assert found == [[FILES["a"][:100]]]
-    assert ahead.held == 0
+    assert ahead.bytes_at_hand == 0
     ahead.start([(2, [ByteRange("b", 0, 100)])], once=False, window=1 << 20)
-    assert ahead.held == 0
+    assert ahead.bytes_at_hand == 0

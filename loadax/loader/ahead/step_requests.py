@@ -9,7 +9,7 @@ from loadax.core.log import log
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.files.ahead import Ahead
 from loadax.files.remote_ranges import RemoteRanges, Wanted
-from loadax.loader.assembly.chunk_budget import held_columns
+from loadax.loader.assembly.chunk_budget import shard_columns
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.protocols import Visits
 from loadax.reader import Reader
@@ -67,19 +67,19 @@ class StepRequests:
         try:
             if self._closed:
                 return
-            held = self._held()
+            at_hand = self._bytes_at_hand()
             if self._next < stop:
-                self._request(stop, stop, self._budget - held, MOST_REQUESTS)
-                held = self._held()
+                self._request(stop, stop, self._budget - at_hand, MOST_REQUESTS)
+                at_hand = self._bytes_at_hand()
             waits = sum(ahead.waits for ahead in self._aheads.values())
             if waits > self._waits:
                 self._waits = waits
                 self._window = min(2 * self._window, self._budget)
             # Many steps together, whose ranges can be joined.
-            if held < self._window / 2:
+            if at_hand < self._window / 2:
                 unanswered = sum(ahead.unanswered for ahead in self._aheads.values())
                 if unanswered < MOST_REQUESTS / 2:
-                    room = self._window - held
+                    room = self._window - at_hand
                     self._request(stop, self._end, room, MOST_REQUESTS - unanswered)
         finally:
             self._lock.release()
@@ -107,8 +107,8 @@ class StepRequests:
 
     # The methods below are called with the lock held.
 
-    def _held(self) -> int:
-        return sum(ahead.held for ahead in self._aheads.values())
+    def _bytes_at_hand(self) -> int:
+        return sum(ahead.bytes_at_hand for ahead in self._aheads.values())
 
     def _request(self, now: int, stop: int, room: int, most: int) -> None:
         """Requests steps before `stop`, of at most `room` bytes and about `most` ranges.
@@ -126,7 +126,7 @@ class StepRequests:
                 part.stop - part.start for each in wanted for part in each.ranges
             )
             if size > room:
-                is_alone = not by_reader and not self._held()
+                is_alone = not by_reader and not self._bytes_at_hand()
                 if not is_alone and step >= now:
                     break
                 if not is_alone or size > PART_OF_PREFETCH * self._budget:
@@ -176,7 +176,7 @@ def open_step_requests(
     """
     specs = flatten_spec(reader.specs[0])[0]
     whole = [all_columns(spec.shape) for spec in specs]
-    if not len(shard.positions) or held_columns(reader, shard) != whole:
+    if not len(shard.positions) or shard_columns(reader, shard) != whole:
         return None
     if not any(
         type(source).wanted is not BaseSource.wanted for source in walk(reader.source)

@@ -106,7 +106,7 @@ def find_open_chunks(
     """
     positions = shard.positions
     specs = flatten_spec(reader.specs[0])[0]
-    columns = held_columns(reader, shard)
+    columns = shard_columns(reader, shard)
     # bytes of a row
     kept = sum(
         area([box]) * spec.dtype.itemsize
@@ -281,7 +281,7 @@ def _leaf_rows(source: BaseSource) -> int:
     return len(source)
 
 
-def held_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
+def shard_columns(reader: Reader, shard: HostShard) -> list[Columns | None]:
     """The columns of every leaf of the source that this process reads: those of its devices if possible, else all."""
     specs = flatten_spec(reader.specs[0])[0]
     if not reader.maps_columns:

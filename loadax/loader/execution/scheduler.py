@@ -395,13 +395,13 @@ class PrefetchScheduler:
 
     def _full(self) -> bool:
         """Whether another group would exceed `prefetch_bytes`."""
-        held = sum(
+        open_bytes = sum(
             group.buffers.count * group.producer.bytes_per_step
             for group in self._groups
         )
         return (
             bool(self._groups)
-            and held + self._count() * self._bytes_per_step > self.budget
+            and open_bytes + self._count() * self._bytes_per_step > self.budget
         )
 
     def _count(self) -> int:

@@ -14,7 +14,7 @@ from loadax.files.remote import Answer, RemoteFiles
 from loadax.files.remote_ranges import RemoteRanges
 from loadax.files.requests import Pending, Request
 from loadax.loader.ahead.step_requests import MOST_REQUESTS, PART_OF_PREFETCH
-from loadax.loader.assembly.chunk_budget import held_columns
+from loadax.loader.assembly.chunk_budget import shard_columns
 from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import spaced
 from loadax.loader.inspection.explanation import Storage, spread_of
@@ -357,6 +357,6 @@ def _is_ahead(
         options.worker_type == "thread"
         and not plan.buckets
         and reader.traits.concurrent_reads > 1
-        and held_columns(reader, hosts.shard(host))
+        and shard_columns(reader, hosts.shard(host))
         == [all_columns(spec.shape) for spec in specs]
     )

@@ -209,16 +209,16 @@ def _hosts(hosts: AllHosts, reading: Reading) -> Iterator[str]:
             "rows a step, and all wait for the one with most (a straggler); lay the "
             "mesh out so that all hosts hold equal parts"
         )
-    held_once = held_in_all = 0.0
+    bytes_once = bytes_in_all = 0.0
     copied = []
     for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
         if leaf.source is not None:
             once = math.prod(holdings.shape) * leaf.dtype.itemsize
             copies = len(holdings.host) / (holdings.cuts[0] * holdings.columns)
-            held_once = held_once + once
-            held_in_all = held_in_all + copies * once
+            bytes_once = bytes_once + once
+            bytes_in_all = bytes_in_all + copies * once
             copied += [leaf.path or "the batch"] if copies > 1 else []
-    if copied and held_in_all >= _SHARED * held_once:
+    if copied and bytes_in_all >= _SHARED * bytes_once:
         yield (
             f"all hosts together read the batch {reading.times:.1f} times, since "
             f"several hold the same parts of {', '.join(copied)}; partition these "

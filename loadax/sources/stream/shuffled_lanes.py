@@ -115,7 +115,7 @@ class ShuffledLane(Iterator[Tree]):
         self._buffer: list[Tree] = []
         self._first_turn = derive(key, "first turn") % size
         self._turn = self._first_turn  # the next one
-        self._held = 0  # rows in the buffer
+        self._filled = 0  # rows in the buffer
         self._ended = False
         # Numbers of rows, and the states of the lane before them. The first one has no state: the epoch begins there.
         self._bases: list[tuple[int, Any]] = [(0, None)]
@@ -123,8 +123,8 @@ class ShuffledLane(Iterator[Tree]):
     def __next__(self) -> Tree:
         if not self._buffer:
             self._buffer = [self._read() for _ in range(self._size)]
-            self._held = sum(row is not _EMPTY for row in self._buffer)
-        while self._held:
+            self._filled = sum(row is not _EMPTY for row in self._buffer)
+        while self._filled:
             if not self._slots:
                 self._add_base()
                 self._slots = self._next_slots()
@@ -135,7 +135,7 @@ class ShuffledLane(Iterator[Tree]):
             self._turn += 1
             if row is not _EMPTY:
                 if read is _EMPTY:
-                    self._held -= 1
+                    self._filled -= 1
                 return row
         raise StopIteration
 
@@ -156,7 +156,7 @@ class ShuffledLane(Iterator[Tree]):
             row = self._read()
             if number in slots:
                 self._buffer[slots[number]] = row
-        self._held = sum(row is not _EMPTY for row in self._buffer)
+        self._filled = sum(row is not _EMPTY for row in self._buffer)
         self._slots = []
 
     def _read(self) -> Tree:

@@ -176,7 +176,7 @@ def test_what_is_held_stays_within_the_budget_and_is_freed(
 
     def noted(self: Ahead, *arguments: Any) -> None:
         start(self, *arguments)
-        held.append((self, self.held))
+        held.append((self, self.bytes_at_hand))
 
     monkeypatch.setattr(Ahead, "start", noted)
     monkeypatch.setattr(RemoteFiles, "gap", lambda *_: 1 << 20)
@@ -186,7 +186,7 @@ def test_what_is_held_stays_within_the_budget_and_is_freed(
     # Between the ranges of two steps, small gaps are requested too.
     most = prefetch_bytes / 4 + 8 * NEAR
     assert 0 < max(size for _, size in held) <= most
-    assert {ahead.held for ahead, _ in held} == {0}
+    assert {ahead.bytes_at_hand for ahead, _ in held} == {0}
 
 
 def test_the_wait_for_bytes_that_are_under_way_is_no_time_of_rows(

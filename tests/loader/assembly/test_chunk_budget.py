@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from loadax import Dataloader, Dataset, concat, from_arrays, from_source, from_zarr, mix, write_zarr
 from loadax.errors import ArgumentError, SourceError
-from loadax.loader.assembly.chunk_budget import OpenChunks, cache_open_chunks, held_columns
+from loadax.loader.assembly.chunk_budget import OpenChunks, cache_open_chunks, shard_columns
 from loadax.sharding import plan_mesh
 from loadax.sources.base import walk
 from loadax.sources.wrappers.chunk_cache import ChunkCache
@@ -213,7 +213,7 @@ class TestWhatIsDecoded:
         assert data.order.shuffle.blocks is not None
         found = OpenChunks(data.order, data.order.shuffle.blocks, 16, 8, 1.0, 16 * 4 * 4, 4, 1, data.source)
         reader = cache_open_chunks(
-            data.reader, [found], None, held_columns(data.reader, loader.phases[0].shard()), 0, 1
+            data.reader, [found], None, shard_columns(data.reader, loader.phases[0].shard()), 0, 1
         )
         assert reader.source.traits.reads_columns
         out = np.empty((4, 4), np.int32)

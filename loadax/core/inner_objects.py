@@ -55,7 +55,7 @@ _SHARED = (
 )
 
 
-def held(
+def inner_objects(
     value: Any, name: str, enter: Callable[[Any], bool], most: int = _MOST
 ) -> Iterator[tuple[str, Any]]:
     """Iterates over an object and what it holds, breadth first, each with a name such as `File.f`.
@@ -85,7 +85,7 @@ def held(
 
 def handles(value: Any, name: str) -> list[tuple[str, Any]]:
     """Open files, connections, cursors and iterators that an object holds, with their names."""
-    found = held(
+    found = inner_objects(
         value,
         name,
         lambda part: (

@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from loadax import from_npy
-from loadax.core.held import handles, reason_for_turns
+from loadax.core.inner_objects import handles, reason_for_turns
 
 opened: Any = None  # an open file in some tests
 here = sys.modules[__name__]
