@@ -31,7 +31,7 @@ import psutil
 
 import loadax
 from loadax.kept import kept_pass
-from loadax.row_index.scan import Run, row_runs
+from loadax.row_index.scan import RowSpan, row_spans
 from loadax.work.pickling import dump
 
 FILES, WORKERS, TASKS = 20, 2, 500
@@ -102,7 +102,7 @@ def measure(engine: str, rows: str, own: str) -> dict[str, float]:
     wall, cpu = time.perf_counter() - began, cpu_seconds(others) - cpu
     status = Path("/proc/self/status").read_text().splitlines()
     assert 0.3 < len(kept) / len(data) < 0.4
-    tasks = len(row_runs(data.reader, np.ones(len(data), bool)).sizes)
+    tasks = len(row_spans(data.reader, np.ones(len(data), bool)).sizes)
     workers = WORKERS if make else 1
     empty = [empty_pass(count, own, make) for count in (TASKS, 4 * TASKS)]
     return {
@@ -124,7 +124,7 @@ def empty_pass(tasks: int, own: str, make: Callable[[], Executor] | None) -> flo
     return time.perf_counter() - began
 
 
-def no_values(run: Run) -> Any:
+def no_values(span: RowSpan) -> Any:
     """Stands for the function of a pass that is planned, and not run."""
     raise NotImplementedError
 

@@ -625,7 +625,7 @@ class Dataset:
             f"call windows({length}) before to_stream(), or make them in open_lane()",
         )
         check_fixed_rows(self.order, "windows()")
-        if self.order.runs is None and within is None:
+        if self.order.spans is None and within is None:
             raise ArgumentError(
                 f"windows() needs consecutive rows; {window_remedy(self.order, length)}"
             )
@@ -1185,7 +1185,7 @@ class Dataset:
             counts_of,
             split as split_order,
             split_counts,
-            split_runs,
+            split_spans,
             warn_of_percentage,
         )
 
@@ -1214,7 +1214,7 @@ class Dataset:
                 raise ArgumentError(
                     f"seed={seed}: a contiguous split draws nothing; leave seed= out"
                 )
-            parts = self._parts(split_runs(self.order, fraction, gap))
+            parts = self._parts(split_spans(self.order, fraction, gap))
             return self._kept_apart(verb, parts, shared, gap)
         if gap:
             raise ArgumentError(

@@ -34,7 +34,7 @@ _COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4)
 _ROUNDS = 16
 _ROUNDS_IF_LARGE = 8
 _LARGE = np.uint64(4096)
-_RUN = 2048  # indices for which a block of their own pays
+_SPAN = 2048  # indices for which a block of their own pays
 # indices per block: few enough for the scratch arrays to stay in the CPU cache
 _BLOCK = 16384
 
@@ -341,7 +341,7 @@ def _blocks(size: int, which: NDArray[np.int64] | None) -> Iterator[slice]:
     cuts = np.arange(0, size, _BLOCK)
     if which is not None:
         changes = np.flatnonzero(which[1:] != which[:-1]) + 1
-        if len(changes) * _RUN <= size:
+        if len(changes) * _SPAN <= size:
             cuts = np.union1d(cuts, changes)
     return map(slice, cuts.tolist(), [*cuts[1:].tolist(), size])
 

@@ -45,7 +45,7 @@ class WindowOptions(NamedTuple):
             window) and `targets`. None: an example is a window.
         targets: Number of target rows.
         every: Positions from one row of a window to the next, and from one target to the next.
-        seams: Whether windows may contain rows of several runs.
+        seams: Whether windows may contain rows of several spans.
         pad: Rows in place of those before or behind a window's group; see `Dataset.windows`. None: windows have none.
     """
 
@@ -140,7 +140,7 @@ def window_options(
 def window_remedy(whole: Order, length: Any) -> str:
     """The call that makes windows of an order whose rows are not consecutive."""
     # the innermost such verb
-    *_, order = (below for below in depth_first(whole) if below.runs is None)
+    *_, order = (below for below in depth_first(whole) if below.spans is None)
     if order.mixes:
         return (
             "make windows of each dataset, then mix those: mix({name: "
@@ -160,21 +160,21 @@ def window_remedy(whole: Order, length: Any) -> str:
 
 @final
 class WindowSource(BaseSource):
-    """Windows over the rows at the positions of an order, which form runs; the first window of a run begins with it.
+    """Windows over the rows at the positions of an order, which form spans; the first window of a span begins with it.
 
     A column box may also slice the window's dimension. Rows that several windows of one read contain are mapped once.
 
     Args:
         reader: Reader of the rows.
         spec: Spec of one row.
-        order: Order of the rows, with `runs`.
+        order: Order of the rows, with `spans`.
         options: Rows of a window. With `pad`, each window in turn has a row of its group for its anchor, and positions
             before or behind the group are those of its first or last row.
-        groups: First positions of groups, which take the place of the runs, int64[groups] from 0, ascending. None:
-            runs of the order.
+        groups: First positions of groups, which take the place of the spans, int64[groups] from 0, ascending. None:
+            spans of the order.
 
     Raises:
-        SourceError: When no run has enough rows for a window.
+        SourceError: When no span has enough rows for a window.
     """
 
     spec: Tree = None
@@ -228,11 +228,11 @@ class WindowSource(BaseSource):
         """First positions of the runs or groups that no window leaves."""
         if self._groups is not None:
             return self._groups
-        runs = self._order.runs
-        assert runs is not None, "Dataset.windows() refuses other orders"
+        spans = self._order.spans
+        assert spans is not None, "Dataset.windows() refuses other orders"
         if self._options.seams == "avoid":
-            return runs
-        return runs[:1]
+            return spans
+        return spans[:1]
 
     def _too_short(self, largest: int) -> str:
         """The error of groups or runs that have `largest` rows or less, and no window."""
@@ -261,7 +261,7 @@ class WindowSource(BaseSource):
 
     @property
     def groups(self) -> Integers:
-        """First window of each run or group."""
+        """First window of each span or group."""
         return self.places.first_windows
 
     def __repr__(self) -> str:
@@ -288,9 +288,9 @@ class WindowSource(BaseSource):
         stride = self._options.stride
         every = self._options.every
         rows = self._order.row_range
-        num_runs = self.places.num_groups
+        num_spans = self.places.num_groups
         if (
-            every == num_runs == 1
+            every == num_spans == 1
             and self._options.pad is None
             and rows is not None
             and rows.step == 1
@@ -308,7 +308,7 @@ class WindowSource(BaseSource):
                 offsets,
                 every,
                 stride,
-                num_runs,
+                num_spans,
                 self._order.describe(),
                 self._reader.describe(),
                 *within,
@@ -370,7 +370,7 @@ class WindowSource(BaseSource):
         )
 
     def read_visits(self, visits: Visits) -> Tree:
-        if self.traits.reads_columns and self._reads_runs(self._offsets):
+        if self.traits.reads_columns and self._reads_spans(self._offsets):
             return read_columns(self, visits.rows)
         shared, found = self._shared(
             self.places(visits.rows), visits.epochs, self._offsets
@@ -432,26 +432,26 @@ class WindowSource(BaseSource):
         wanted = {part * count + leaf for part, _ in group for leaf in leaves}
         own = [into if leaf in wanted else None for leaf, into in enumerate(out)]
         read_shared = partial(self._read_shared, group, columns)
-        if not self._reads_runs(all_offsets):
+        if not self._reads_spans(all_offsets):
             read_shared(places, own)
             return
-        begins, step, form_runs = self._row_begins(places)
-        read_runs = partial(self._read_runs, group, columns, step)
-        if form_runs.all():
-            read_runs(begins, own)
+        begins, step, form_spans = self._row_begins(places)
+        read_spans = partial(self._read_spans, group, columns, step)
+        if form_spans.all():
+            read_spans(begins, own)
             return
         last = len(self._reader.source) - step * (self._options.span - 1)
         if self._reader.source.memory is not None and step > 0 and last > 0:
             # Any rows, which are overwritten: memory costs less to read than to copy.
-            read_runs(np.clip(begins, 0, last - 1), own)
+            read_spans(np.clip(begins, 0, last - 1), own)
         else:
-            whole = np.flatnonzero(form_runs)
-            _read_some(partial(read_runs, begins[whole]), whole, own)
-        others = np.flatnonzero(~form_runs)
+            whole = np.flatnonzero(form_spans)
+            _read_some(partial(read_spans, begins[whole]), whole, own)
+        others = np.flatnonzero(~form_spans)
         read_rows = partial(self._read_rows, group, columns, places.some(others))
         _read_some(read_rows, others, own)
 
-    def _read_runs(
+    def _read_spans(
         self,
         group: Sequence[tuple[int, range]],
         columns: Boxes,
@@ -462,7 +462,7 @@ class WindowSource(BaseSource):
         """Reads windows whose rows are `step` apart, from the rows `begins` on; see `_read_group`."""
         count = len(self._specs)
         for part, offsets in group:
-            self._reader.source.read_runs_into(
+            self._reader.source.read_spans_into(
                 begins + offsets.start * step,
                 len(offsets),
                 offsets.step * step,
@@ -511,7 +511,7 @@ class WindowSource(BaseSource):
                     # other modes copy it twice
                     np.take(values[leaf], at, 0, destination, "wrap")
 
-    def _reads_runs(self, all_offsets: Sequence[range]) -> bool:
+    def _reads_spans(self, all_offsets: Sequence[range]) -> bool:
         """Whether rows that are needed several times are best read as often.
 
         Rows are shared where user code makes them, and if a chunk would be decoded by two reads.
@@ -530,20 +530,20 @@ class WindowSource(BaseSource):
     def _row_begins(self, places: Places) -> tuple[Integers, int, NDArray[np.bool_]]:
         """Row at each window's begin, the rows from one position to the next, and whether the window has such rows."""
         begins = places.begins
-        form_runs = places.all_inside(self._offsets[0])
+        form_spans = places.all_inside(self._offsets[0])
         if len(self._offsets) > 1:
-            form_runs &= places.all_inside(self._offsets[1])
+            form_spans &= places.all_inside(self._offsets[1])
         rows = self._order.row_range
         if rows is not None:
-            return rows.start + begins * rows.step, rows.step, form_runs
+            return rows.start + begins * rows.step, rows.step, form_spans
         first_rows = np.zeros_like(begins)
-        whole = np.flatnonzero(form_runs)
+        whole = np.flatnonzero(form_spans)
         zeros = np.zeros_like(whole)
         first_rows[whole] = self._order.visits(zeros, begins[whole]).rows
         further = self._options.span - 1
         last_rows = self._order.visits(zeros, begins[whole] + further).rows
-        form_runs[whole] = last_rows - first_rows[whole] == further
-        return first_rows, 1, form_runs
+        form_spans[whole] = last_rows - first_rows[whole] == further
+        return first_rows, 1, form_spans
 
     def _shared(
         self, places: Places, epochs: Integers, all_offsets: Sequence[range]

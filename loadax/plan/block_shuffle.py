@@ -80,8 +80,8 @@ def _epoch(
     num_blocks = -(-size // block)
     blocks: LaneBlocks
     if pinned:
-        run = DrawnBlocks(num_blocks, lanes, int(seeds.derive(seed, "pinned")))
-        blocks = PinnedBlocks(run, key)
+        span = DrawnBlocks(num_blocks, lanes, int(seeds.derive(seed, "pinned")))
+        blocks = PinnedBlocks(span, key)
     else:
         blocks = DrawnBlocks(num_blocks, lanes, key)
     missing = num_blocks * block - size
@@ -205,14 +205,14 @@ class BlockShuffled(ShuffleOrder):
         self, epoch: int, start: int, stop: int
     ) -> list[LaneAssignment]:
         if stop > start:
-            runs = self._at(epoch).assignments.runs
+            spans = self._at(epoch).assignments.spans
         else:
-            runs = ()
-        ends = [*(run.start for run in runs[1:]), self.size]
+            spans = ()
+        ends = [*(span.start for span in spans[1:]), self.size]
         return [
-            run
-            for run, end in zip(runs, ends, strict=False)
-            if run.start < stop and end > start
+            span
+            for span, end in zip(spans, ends, strict=False)
+            if span.start < stop and end > start
         ]
 
     def _described(self) -> tuple[list[Any], str]:

@@ -31,16 +31,16 @@ class Concatenated(OrderOfParts):
         return np.cumsum(self._below.sizes)
 
     @property
-    def runs(self) -> Integers | None:
-        runs = []
+    def spans(self) -> Integers | None:
+        spans = []
         begin = 0
         for part in self.parts:
-            starts = part.runs
+            starts = part.spans
             if starts is None:
                 return None
-            runs.append(starts + begin)
+            spans.append(starts + begin)
             begin += part.size
-        return np.concatenate(runs)
+        return np.concatenate(spans)
 
     def visits(self, epochs: Integers, positions: Integers) -> Visits:
         part = np.searchsorted(self._ends, positions, side="right")

@@ -1,8 +1,8 @@
 """Lanes: positions are assigned to them round-robin, and the rows of a step are sorted by lane.
 
 So a host with a contiguous share of the batch reads only the blocks of its own lanes. Exhausted lanes are skipped, so
-an epoch is a few runs of positions (`LaneAssignment`), at most three after one block shuffle: all lanes; those with one
-more block; and before or after the end of the lane with the ragged block.
+an epoch is a few spans of positions (`LaneAssignment`), at most three after one block shuffle: all lanes; those with
+one more block; and before or after the end of the lane with the ragged block.
 """
 
 from dataclasses import dataclass
@@ -19,49 +19,49 @@ class LaneAssignments:
     """Lanes of the positions of one epoch, numbered by their turn.
 
     Args:
-        runs: Runs of positions, ascending, from position 0; here lanes are numbered by their index in a step.
-        turns: Number of rows that every lane had before each run, int64[runs].
-        lanes: Lanes of each run, in round-robin order.
+        spans: Spans of positions, ascending, from position 0; here lanes are numbered by their index in a step.
+        turns: Number of rows that every lane had before each span, int64[spans].
+        lanes: Lanes of each span, in round-robin order.
     """
 
-    runs: tuple[LaneAssignment, ...]
+    spans: tuple[LaneAssignment, ...]
     turns: Integers
     lanes: tuple[Integers, ...]
 
     def at(self, positions: Integers) -> tuple[Integers, Integers]:
         """Lane of each position, and the number of earlier positions of that lane."""
-        starts = np.array([run.start for run in self.runs])
+        starts = np.array([span.start for span in self.spans])
         widths = np.array([len(lanes) for lanes in self.lanes])
         if len(positions):
             bounds = [positions.min(), positions.max()]
         else:
             bounds = [0, 0]
         first, last = np.searchsorted(starts, bounds, side="right") - 1
-        # Nearly always one run: scalars are divided by several times faster.
-        run: Any
+        # Nearly always one span: scalars are divided by several times faster.
+        span: Any
         if first == last:
-            run = int(first)
+            span = int(first)
         else:
-            run = np.searchsorted(starts, positions, side="right") - 1
-        offset = positions - starts[run]
-        width = widths[run]
+            span = np.searchsorted(starts, positions, side="right") - 1
+        offset = positions - starts[span]
+        width = widths[span]
         turn = offset // width
         lanes = np.concatenate(self.lanes)
         return lanes[
-            (np.cumsum(widths) - widths)[run] + offset - turn * width
-        ], turn + self.turns[run]
+            (np.cumsum(widths) - widths)[span] + offset - turn * width
+        ], turn + self.turns[span]
 
     def positions(self, lanes: Integers, turns: Integers) -> Integers:
         """Positions of the `turns`-th rows of `lanes`; the inverse of `at`."""
         positions = np.empty_like(turns)
         owner = np.searchsorted(self.turns, turns, side="right") - 1
-        for index, (run, before, alive) in enumerate(
-            zip(self.runs, self.turns.tolist(), self.lanes, strict=True)
+        for index, (span, before, alive) in enumerate(
+            zip(self.spans, self.turns.tolist(), self.lanes, strict=True)
         ):
             owned = np.flatnonzero(owner == index)
             in_turn = np.searchsorted(alive, lanes[owned])
             positions[owned] = (
-                run.start + (turns[owned] - before) * len(alive) + in_turn
+                span.start + (turns[owned] - before) * len(alive) + in_turn
             )
         return positions
 
@@ -72,7 +72,7 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     Examples:
         >>> import numpy as np
         >>> from loadax.plan.lanes import assign_lanes
-        >>> [(run.start, run.lanes.tolist()) for run in assign_lanes(np.array([2, 3, 2])).runs]
+        >>> [(span.start, span.lanes.tolist()) for span in assign_lanes(np.array([2, 3, 2])).spans]
         [(0, [0, 2, 1]), (6, [2])]
     """
     ends = np.unique(lane_rows)
@@ -81,17 +81,17 @@ def assign_lanes(lane_rows: Integers) -> LaneAssignments:
     sizes = (ends - turns) * [len(lanes) for lanes in alive]
     starts = np.cumsum(sizes) - sizes
     index_in_step = lane_places(len(lane_rows))
-    runs = tuple(
+    spans = tuple(
         LaneAssignment(int(start), index_in_step[lanes])
         for start, lanes in zip(starts, alive, strict=True)
     )
-    return LaneAssignments(runs, turns, alive)
+    return LaneAssignments(spans, turns, alive)
 
 
 def lane_places(count: int) -> Integers:
     """Index of each of `count` lanes in a step: the lane numbers with reversed bits, int64[count].
 
-    This is the van der Corput sequence (1935), which spreads any run of turns evenly over the step. So every host keeps
+    This is the van der Corput sequence (1935), which spreads turns evenly over the step. So every host keeps
     its lanes, even if a step takes only some lanes, or some of them twice, or if the first ones have one more block.
 
     Examples:
@@ -147,8 +147,8 @@ def in_step(
     order = np.argsort(step.lanes, kind="stable")
     begins = np.empty_like(step.rows)
     begins[order] = np.cumsum(step.rows[order]) - step.rows[order]
-    bounds = np.array([run.start for run in assignments])
-    widths = np.array([len(run.lanes) for run in assignments])
+    bounds = np.array([span.start for span in assignments])
+    widths = np.array([len(span.lanes) for span in assignments])
     which = np.searchsorted(bounds, start + offsets, side="right") - 1
     entry = (np.cumsum(widths) - widths)[which] + (
         start + offsets - bounds[which]
@@ -168,17 +168,17 @@ class _LanesOfStep(NamedTuple):
 def _lanes_of_step(
     start: int, count: int, assignments: list[LaneAssignment]
 ) -> _LanesOfStep:
-    ends = [*(run.start for run in assignments[1:]), start + count]
+    ends = [*(span.start for span in assignments[1:]), start + count]
     parts = []
-    for run, end in zip(assignments, ends, strict=True):
-        low = max(start, run.start)
+    for span, end in zip(assignments, ends, strict=True):
+        low = max(start, span.start)
         high = min(start + count, end)
-        width = len(run.lanes)
+        width = len(span.lanes)
         # of each lane, counted from `low`
-        first = (np.arange(width) - (low - run.start)) % width
+        first = (np.arange(width) - (low - span.start)) % width
         rows: Integers = np.maximum(0, -((first - (high - low)) // width))
         parts.append(
-            _LanesOfStep(run.lanes, low - start + first, np.full(width, width), rows)
+            _LanesOfStep(span.lanes, low - start + first, np.full(width, width), rows)
         )
     return _LanesOfStep(
         *(np.concatenate(arrays) for arrays in zip(*parts, strict=True))

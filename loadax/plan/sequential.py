@@ -44,9 +44,9 @@ class Sequential(BaseOrder):
         return range(self.size)
 
     @property
-    def runs(self) -> Integers | None:
+    def spans(self) -> Integers | None:
         if self.groups is None:
-            return super().runs
+            return super().spans
         return self.groups
 
     def describe(self) -> list[Any]:

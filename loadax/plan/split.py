@@ -1,7 +1,7 @@
-"""Splits: at random, by a hash of each row's number and the seed, or into runs of rows.
+"""Splits: at random, by a hash of each row's number and the seed, or into spans of rows.
 
 A split by fraction compares each hash with a threshold, so appended rows never change a row's side. A split by counts
-sorts by the hashes, so appended rows move only a few others. Runs of rows are slices, which keep no list.
+sorts by the hashes, so appended rows move only a few others. Spans of rows are slices, which keep no list.
 """
 
 from collections.abc import Sequence
@@ -221,8 +221,8 @@ def split_counts(
     return parts
 
 
-def split_runs(order: Order, fraction: Any, gap: int) -> list[Order]:
-    """Splits an order into runs of consecutive positions below shuffles and repeats.
+def split_spans(order: Order, fraction: Any, gap: int) -> list[Order]:
+    """Splits an order into spans of consecutive positions below shuffles and repeats.
 
     Args:
         order: Order to split.
@@ -241,13 +241,13 @@ def split_runs(order: Order, fraction: Any, gap: int) -> list[Order]:
     order.narrow("split", measure)
     parts = []
     start = 0
-    for count in run_counts(fraction, sum(sizes), gap):
-        parts.append(_run(order, start, start + count))
+    for count in span_counts(fraction, sum(sizes), gap):
+        parts.append(_span(order, start, start + count))
         start += count + gap
     return parts
 
 
-def run_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[int]:
+def span_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[int]:
     """Number of rows, or groups, of each part of a split into runs.
 
     Args:
@@ -292,7 +292,7 @@ def run_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[i
     return [first, left - first]
 
 
-def _run(order: Order, start: int, stop: int) -> Order:
+def _span(order: Order, start: int, stop: int) -> Order:
     """The positions from `start` to `stop`, counted below shuffles and over all parts."""
     before = 0
 

@@ -211,7 +211,7 @@ def _only(
     return order.narrow(rule[0], narrowed, first_row)
 
 
-def only_runs(order: Order, rows: Integers, rule: Rule) -> Order:
+def only_spans(order: Order, rows: Integers, rule: Rule) -> Order:
     """Keeps only the rows in the ascending list `rows`: as a slice where their positions are consecutive."""
 
     def narrowed(fixed: Order, first_row: int) -> Order:

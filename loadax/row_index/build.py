@@ -17,7 +17,7 @@ from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.kept.parts import Arrays
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, RowWork, row_runs, threads_for
+from loadax.row_index.scan import RowFunction, RowWork, row_spans, threads_for
 from loadax.work.executors import index_engine
 
 
@@ -29,7 +29,7 @@ class Question:
     Args:
         verb: Name of the dataset's verb.
         name: Name of the function or leaf, for messages.
-        judge: Function that computes the values of a run of rows.
+        judge: Function that computes the values of a span of rows.
         dtype: Dtype of the values.
         known_as: Identity of the question, as JSON; None: the fingerprint of `function`.
         function: The user's function, if any.
@@ -123,7 +123,9 @@ def answers(
         question.verb,
         lambda: {"function or key": known_as, **_identity(reader, met)},
         lambda entry: question.check(entry, met),
-        lambda: RowWork(row_runs(reader, met), question.judge, question.dtype, label),
+        lambda: RowWork(
+            row_spans(reader, met), question.judge, question.dtype, label
+        ),
         merge,
         PassOptions(
             threads_for(reader, options.workers), options.executor, options.progress

@@ -55,13 +55,13 @@ def group_windows(
             "within=data.offsets()"
         )
     starts = group_starts(given_offsets(order, reader, within, "within", "windows"))
-    if order.runs is None:
+    if order.spans is None:
         _check_seams(order, starts, seams(above_lists(order)))
         if any(isinstance(below, Selected) for below in depth_first(order)):
             # rows that were listed may have any distance
             options = options._replace(seams="cross")
     elif options.seams == "avoid":
-        starts = union(starts, order.runs)
+        starts = union(starts, order.spans)
     if options.pad is None and short == "error":
         _check_lengths(np.append(starts, order.size), options)
     windows = WindowSource(reader, reader.spec, order, options, starts)
@@ -118,7 +118,7 @@ def split_together(
         by: Offsets of the groups, the name of a leaf, or a function of a row.
         fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
         seed: Seed of the draws of groups.
-        contiguous: Whether the parts are runs of groups, and none is drawn.
+        contiguous: Whether the parts are spans of groups, and none is drawn.
         gap: Number of groups between such parts.
         index: Folder that keeps the groups of a leaf; None: they are not kept.
 

@@ -12,7 +12,7 @@ from loadax.core.formatting import name_of
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.protocols import Tree
-from loadax.row_index.scan import RowFunction, Run, results
+from loadax.row_index.scan import RowFunction, RowSpan, results
 
 Words = NDArray[np.uint64]
 
@@ -51,10 +51,10 @@ def by_leaf(spec: Tree, name: str, argument: str = "key") -> tuple[str, RowFunct
     return structure.paths[index], partial(_words_of_leaf, index, names[index])
 
 
-def words_of_function(function: Callable[..., Any], run: Run) -> Words:
+def words_of_function(function: Callable[..., Any], span: RowSpan) -> Words:
     """Hashes the user function's result for each example."""
     name = name_of(function)
-    return _words(results(run, function, f"split_by {name}"), name)
+    return _words(results(span, function, f"split_by {name}"), name)
 
 
 def hashes(values: NDArray[Any]) -> Words:
@@ -79,11 +79,11 @@ def word_of(key: Any) -> int | None:
     return None
 
 
-def _words_of_leaf(index: int, name: str, run: Run) -> Words:
-    values = run.column(index, name)
+def _words_of_leaf(index: int, name: str, span: RowSpan) -> Words:
+    values = span.column(index, name)
     if isinstance(values, np.ndarray) and not values.dtype.hasobject:
         return hashes(values)
-    return _words(zip(run.rows.tolist(), values, strict=True), f"leaf {name!r}")
+    return _words(zip(span.rows.tolist(), values, strict=True), f"leaf {name!r}")
 
 
 def _words(keys: Any, origin: str) -> Words:

@@ -15,7 +15,7 @@ from loadax.core.spec import describe_spec, leaf_arrays
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.row_index.scan import read_run
+from loadax.row_index.scan import read_span
 from loadax.writing.data_fingerprint import digest_of, identify, spread
 
 CACHED = (
@@ -130,6 +130,6 @@ def _sample(reader: Reader, met: NDArray[np.bool_]) -> str:
         listed = np.flatnonzero(met)
         rows = listed[spread(len(listed), _SAMPLE)]
     examples = (
-        read_run(reader, rows, threading.Event()).examples() if len(rows) else ()
+        read_span(reader, rows, threading.Event()).examples() if len(rows) else ()
     )
     return digest_of(leaf for _, example in examples for leaf in leaf_arrays(example))

@@ -25,7 +25,7 @@ from loadax.plan.order import check_fixed_rows
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
-from loadax.row_index.scan import Run, results
+from loadax.row_index.scan import RowSpan, results
 
 _LARGEST = 1 << 40  # so that sums of some millions fit in int64
 
@@ -83,7 +83,7 @@ def integers_of(
         known_as = None
     else:
         known_as = ["key", options.key, *names]
-    judge = partial(_of_run, given, f"{verb} {name_of(given)}", names)
+    judge = partial(_of_span, given, f"{verb} {name_of(given)}", names)
     check = partial(check_integers, len(names))
     question = Question(verb, name_of(given), judge, np.int64, known_as, given, check)
     found, _ = answers(question, reader, met, options)
@@ -133,11 +133,11 @@ def _given(argument: str, given: Any, names: list[str], size: int) -> Integers:
     return np.column_stack(columns)
 
 
-def _of_run(given: Any, label: str, names: list[str], run: Run) -> Integers:
-    """The integers of the rows of a run, one row after the other."""
+def _of_span(given: Any, label: str, names: list[str], span: RowSpan) -> Integers:
+    """The integers of the rows of a span, one row after the other."""
     found = [
         _checked(result, names, label, row)
-        for row, result in results(run, given, label)
+        for row, result in results(span, given, label)
     ]
     return np.array(found, np.int64).reshape(-1)
 

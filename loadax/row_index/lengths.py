@@ -5,22 +5,22 @@ import numpy as np
 from loadax.core.leaf_names import path_of, value_at
 from loadax.errors import LeafError
 from loadax.protocols import Integers
-from loadax.row_index.scan import Run
+from loadax.row_index.scan import RowSpan
 
 
-def lengths_in(verb: str, leaf: str, run: Run) -> Integers:
-    """Lengths of a leaf in the rows of a run, int64[n].
+def lengths_in(verb: str, leaf: str, span: RowSpan) -> Integers:
+    """Lengths of a leaf in the rows of a span, int64[n].
 
     Args:
         verb: Name of the verb or argument that asks, for errors.
         leaf: Name of the leaf.
-        run: The rows.
+        span: The rows.
 
     Raises:
         LeafError: If a row does not have the leaf, or it is a single number; names the row.
     """
     found = []
-    for row, example in run.examples():
+    for row, example in span.examples():
         try:
             path = path_of(example, leaf)
             found.append(

@@ -26,7 +26,13 @@ from loadax.reader import Reader
 from loadax.row_index.build import Options, scan_options
 from loadax.row_index.groups import Words, by_leaf, hashes
 from loadax.row_index.index_identity import data_identity, shared_identity
-from loadax.row_index.scan import RowFunction, RowWork, Run, row_runs, threads_for
+from loadax.row_index.scan import (
+    RowFunction,
+    RowSpan,
+    RowWork,
+    row_spans,
+    threads_for,
+)
 from loadax.sources.selection import keep_selected
 
 _CHUNK = 1 << 20  # rows per pass
@@ -188,7 +194,7 @@ def _groups_of_pass(
         [], ["leaf", path], reader, options.index, options.executor
     ):
         folder = None
-    judge = partial(_pairs_of_run, words_of)
+    judge = partial(_pairs_of_span, words_of)
     threads = threads_for(reader, options.workers)
     entry = kept_pass(
         folder,
@@ -196,7 +202,7 @@ def _groups_of_pass(
         lambda: {"leaf": path, **data_identity(reader, met)},
         lambda entry: check_digest(entry, "pairs", np.uint64, None),
         lambda: RowWork(
-            row_runs(reader, met, _CHUNK), judge, np.uint64, f"{_VERB} {path}"
+            row_spans(reader, met, _CHUNK), judge, np.uint64, f"{_VERB} {path}"
         ),
         _merged,
         PassOptions(threads, options.executor, options.progress),
@@ -214,19 +220,19 @@ def _starts(values: NDArray[Any]) -> Integers:
     return np.concatenate(starts)
 
 
-def _pairs_of_run(words_of: RowFunction, run: Run) -> Words:
-    """Rows of a run at which a group begins, each followed by the hash of its value."""
+def _pairs_of_span(words_of: RowFunction, span: RowSpan) -> Words:
+    """Rows of a span at which a group begins, each followed by the hash of its value."""
     values = None
-    if run.batch is not None:
-        (values,) = flatten(run.batch)[0]
+    if span.batch is not None:
+        (values,) = flatten(span.batch)[0]
     if values is not None and not values.dtype.hasobject:
         starts = _starts(values)
         words = hashes(values[starts])
     else:
-        words = words_of(run)
+        words = words_of(span)
         starts = _starts(words)
         words = words[starts]
-    return np.stack([run.rows[starts].astype(np.uint64), words], axis=1).reshape(-1)
+    return np.stack([span.rows[starts].astype(np.uint64), words], axis=1).reshape(-1)
 
 
 def _merged(parts: Iterator[Arrays]) -> Entry:

@@ -1,4 +1,4 @@
-"""Reads every selected row once, in large batches: a pass whose parts are runs of rows."""
+"""Reads every selected row once, in large batches: a pass whose parts are spans of rows."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,20 +20,20 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
 
-_RUN_BYTES = 4 << 20
-_RUN_ROWS = 1024
+_SPAN_BYTES = 4 << 20
+_SPAN_ROWS = 1024
 _WORKERS = 4
 _MOST_WORKERS = 32
 
 
-class Run(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows that were read together.
 
     Args:
         rows: Rows, int64[n].
         batch: Tree of arrays whose first dimension is n; None if rows were read one by one.
         listed: One tree per row, if rows were read one by one; shapes may differ.
-        over: Event that cancels the run.
+        over: Event that cancels the pass.
     """
 
     rows: Integers
@@ -90,25 +90,25 @@ def _apart(batch: Tree) -> Iterator[Tree]:
         yield structure.build([leaf[row] for leaf in leaves])
 
 
-def read_run(reader: Reader, rows: Integers, over: threading.Event) -> Run:
+def read_span(reader: Reader, rows: Integers, over: threading.Event) -> RowSpan:
     """Reads rows as of epoch 0: one by one where that is not slower, so that documents may have any length."""
     visits = Visits(rows, np.zeros_like(rows))
     if reader.traits.reads_examples:
-        return Run(rows, None, reader.examples(visits), over)
+        return RowSpan(rows, None, reader.examples(visits), over)
     if reader.maps and reader.maps_columns:
         # the source reads no leaf that keep() has dropped
         specs, structure = flatten_spec(reader.spec)
         boxes = [tuple((0, extent) for extent in spec.shape) for spec in specs]
         columns = reader.mapped_columns(visits, boxes)
-        return Run(rows, structure.build(columns), [], over)
-    return Run(rows, reader.read_visits(visits), [], over)
+        return RowSpan(rows, structure.build(columns), [], over)
+    return RowSpan(rows, reader.read_visits(visits), [], over)
 
 
 def results(
-    run: Run, function: Callable[..., Any], name: str
+    span: RowSpan, function: Callable[..., Any], name: str
 ) -> Iterator[tuple[int, Any]]:
     """Yields each row with the user function's result; adds `name` and the row to exceptions."""
-    for row, example in run.examples():
+    for row, example in span.examples():
         try:
             result = function(example)
         except RAISED as error:
@@ -117,8 +117,8 @@ def results(
         yield row, result
 
 
-# Function that computes the values of a run of rows as one array.
-RowFunction = Callable[[Run], NDArray[Any]]
+# Function that computes the values of a span of rows as one array.
+RowFunction = Callable[[RowSpan], NDArray[Any]]
 
 
 def threads_for(reader: Reader, workers: int | None) -> int:
@@ -130,32 +130,32 @@ def threads_for(reader: Reader, workers: int | None) -> int:
 
 @final
 @dataclass(frozen=True)
-class RowRuns:
+class RowSpans:
     """The selected rows of a source, in runs that are read together, and parts of runs.
 
     Args:
         reader: Reader of the rows, without random maps.
         met: Mask of the rows to read, bool[rows]; None: all.
-        runs: First row of each run, and the number of rows, int64[runs + 1].
-        parts: Number of the first run of each part, and the number of runs, int64[parts + 1].
+        spans: First row of each span, and the number of rows, int64[spans + 1].
+        parts: Number of the first span of each part, and the number of spans, int64[parts + 1].
         sizes: Number of selected rows of each part.
     """
 
     reader: Reader
     met: NDArray[np.bool_] | None
-    runs: Integers
+    spans: Integers
     parts: Integers
     sizes: list[int]
 
-    def of_part(self, part: int, over: threading.Event) -> Iterator[Run]:
+    def of_part(self, part: int, over: threading.Event) -> Iterator[RowSpan]:
         """Reads the runs of a part, one after the other."""
-        for run in range(self.parts[part], self.parts[part + 1]):
-            begin, end = self.runs[run : run + 2]
+        for span in range(self.parts[part], self.parts[part + 1]):
+            begin, end = self.spans[span : span + 2]
             if self.met is None:
                 rows = np.arange(begin, end)
             else:
                 rows = begin + np.flatnonzero(self.met[begin:end])
-            yield read_run(self.reader, rows, over)
+            yield read_span(self.reader, rows, over)
 
 
 @final
@@ -170,7 +170,7 @@ class RowWork:
         label: Name of the pass, for messages.
     """
 
-    rows: RowRuns
+    rows: RowSpans
     judge: RowFunction
     dtype: Any
     label: str
@@ -187,15 +187,15 @@ class RowWork:
         return {"values": np.concatenate(values)}
 
 
-def row_runs(
-    reader: Reader, met: NDArray[np.bool_], most_rows: int = _RUN_ROWS
-) -> RowRuns:
-    """Plans runs of whole chunks with at least one selected row, and parts of them, from numbers alone."""
+def row_spans(
+    reader: Reader, met: NDArray[np.bool_], most_rows: int = _SPAN_ROWS
+) -> RowSpans:
+    """Plans spans of whole chunks with at least one selected row, and parts of them, from numbers alone."""
     total = len(met)
     group = 1
     begins = np.empty(0, np.int64)
     if met.any():  # else no row is read for its size
-        together = max(1, min(_RUN_BYTES // max(1, _row_bytes(reader)), most_rows))
+        together = max(1, min(_SPAN_BYTES // max(1, _row_bytes(reader)), most_rows))
         rows = part_size(total, together)
         size = min(together, rows)
         starts = chunk_starts(reader.source)
@@ -207,16 +207,16 @@ def row_runs(
                 begins = np.unique(
                     starts[np.searchsorted(starts, begins, side="right") - 1]
                 )
-        # a run has a whole chunk, which may be larger than a part
+        # a span has a whole chunk, which may be larger than a part
         group = max(1, rows * len(begins) // total)
         begins = begins[np.logical_or.reduceat(met, begins)]
     parts = np.append(np.arange(0, len(begins), group), len(begins))
-    runs = np.append(begins, total)
+    spans = np.append(begins, total)
     sizes = [
         int(np.count_nonzero(met[low:high]))
-        for low, high in pairwise(runs[parts].tolist())
+        for low, high in pairwise(spans[parts].tolist())
     ]
-    return RowRuns(reader, None if met.all() else met, runs, parts, sizes)
+    return RowSpans(reader, None if met.all() else met, spans, parts, sizes)
 
 
 def _row_bytes(reader: Reader) -> int:

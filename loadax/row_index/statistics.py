@@ -19,7 +19,7 @@ from loadax.plan.subset import met_rows
 from loadax.protocols import Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
-from loadax.row_index.scan import RowRuns, Run, row_runs, threads_for
+from loadax.row_index.scan import RowSpan, RowSpans, row_spans, threads_for
 from loadax.row_index.summary import Floats, Summary, most_points
 
 Per = Literal["column", "leaf"]
@@ -102,14 +102,14 @@ class _Leaf:
     name: str
     columns: int | None
 
-    def values(self, run: Run) -> NDArray[Any]:
+    def values(self, span: RowSpan) -> NDArray[Any]:
         """Its values of some rows, as [values, columns]."""
         width = 1 if self.columns is None else self.columns
-        column = run.column(self.index, self.name)
+        column = span.column(self.index, self.name)
         if isinstance(column, np.ndarray):
             return _by_column(column, width)
         rows = [np.asarray(value) for value in column]
-        for row, value in zip(run.rows.tolist(), rows, strict=True):
+        for row, value in zip(span.rows.tolist(), rows, strict=True):
             if not np.can_cast(value.dtype, np.float64):
                 raise LeafTypeError(
                     f"statistics: leaf {self.name!r} is {value.dtype} in row {row}, not "
@@ -134,14 +134,14 @@ def _by_column(values: NDArray[Any], width: int) -> NDArray[Any]:
 @final
 @dataclass(frozen=True)
 class _SummaryWork:
-    """Summaries of leaves over the runs of rows of each part; see `loadax.kept.pass_work.Work`.
+    """Summaries of leaves over the spans of rows of each part; see `loadax.kept.pass_work.Work`.
 
     Args:
         rows: The rows.
         leaves: What is looked at.
     """
 
-    rows: RowRuns
+    rows: RowSpans
     leaves: Sequence[_Leaf]
     label: str = "statistics"
     unit: str = "row"
@@ -153,9 +153,9 @@ class _SummaryWork:
     def compute(self, part: int, over: threading.Event) -> dict[str, NDArray[Any]]:
         """Arrays of the summaries of a part."""
         found: list[list[Summary]] = [[] for _ in self.leaves]
-        for run in self.rows.of_part(part, over):
+        for span in self.rows.of_part(part, over):
             for leaf, summaries in zip(self.leaves, found, strict=True):
-                summaries.append(_summary_of(leaf.values(run)))
+                summaries.append(_summary_of(leaf.values(span)))
         return _arrays([Summary.merged(summaries) for summaries in found])
 
 
@@ -217,7 +217,7 @@ def statistics(
         "statistics",
         identity,
         partial(_check, leaves=leaves),
-        lambda: _SummaryWork(row_runs(reader, met), leaves),
+        lambda: _SummaryWork(row_spans(reader, met), leaves),
         merge,
         PassOptions(
             threads_for(reader, options.workers), options.executor, options.progress

@@ -18,14 +18,14 @@ from loadax.plan.split import (
     below as hashes_below,
     drawn_counts,
     given_counts,
-    run_counts,
+    span_counts,
 )
-from loadax.plan.subset import met_rows, only_rows, only_runs, rows_in_order
+from loadax.plan.subset import met_rows, only_rows, only_spans, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options, Question, answers
 from loadax.row_index.groups import by_leaf, words_of_function
-from loadax.row_index.scan import Run, results
+from loadax.row_index.scan import RowSpan, results
 
 
 def filter_rows(
@@ -96,7 +96,7 @@ def split_groups(
         fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
         seed: Seed of the draws of groups.
         options: Options of the pass over all keys.
-        gap: Number of groups between the parts, which are runs of groups; None: groups are drawn.
+        gap: Number of groups between the parts, which are spans of groups; None: groups are drawn.
 
     Raises:
         ArgumentError: When `key` is not the name of a leaf of integers or text, or a part would be empty.
@@ -123,7 +123,7 @@ def split_groups(
     words, _ = answers(question, reader, met, options)
     rows = np.flatnonzero(met)
     if gap is not None:
-        return _group_runs(order, rows, words, fraction, gap)
+        return _group_spans(order, rows, words, fraction, gap)
     hash_key = (seed, "split_by", *again(order, "split_by"))
     counts = given_counts(fraction)
     if counts is not None:
@@ -171,10 +171,10 @@ def _group_counts(
     return parts
 
 
-def _group_runs(
+def _group_spans(
     order: Order, rows: Integers, words: NDArray[np.uint64], fraction: Any, gap: int
 ) -> list[Order]:
-    """Splits into runs of groups, which are in the order of their first positions.
+    """Splits into spans of groups, which are in the order of their first positions.
 
     Args:
         order: Order to split.
@@ -189,7 +189,7 @@ def _group_runs(
     )
     turn = np.empty_like(firsts)
     turn[np.argsort(firsts)] = np.arange(len(firsts))
-    counts = run_counts(fraction, len(firsts), gap, "group")
+    counts = span_counts(fraction, len(firsts), gap, "group")
     halves = given_counts(fraction) is None
     if halves:
         given = fraction
@@ -203,7 +203,7 @@ def _group_runs(
         )
         name = index == 0 if halves else index  # states of halves have bools
         parts.append(
-            only_runs(
+            only_spans(
                 order,
                 selected,
                 ("split_by", given, "contiguous", gap, name, digest_values(selected)),
@@ -213,9 +213,9 @@ def _group_runs(
     return parts
 
 
-def _accepted(function: Callable[..., Any], name: str, run: Run) -> Integers:
-    """The rows of a run for which a function returns True."""
-    outcomes = results(run, function, f"filter {name}")
+def _accepted(function: Callable[..., Any], name: str, span: RowSpan) -> Integers:
+    """The rows of a span for which a function returns True."""
+    outcomes = results(span, function, f"filter {name}")
     return np.array(
         [row for row, answer in outcomes if _truth(answer, name, row)], np.int64
     )

@@ -102,16 +102,16 @@ class ArraySource(BaseSource):
             if columns is not None and destination is not None:
                 array.read_into(rows, columns, destination)
 
-    def read_runs_into(
+    def read_spans_into(
         self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs
     ) -> None:
         if every > 1:
-            super().read_runs_into(first, count, every, boxes, out)
+            super().read_spans_into(first, count, every, boxes, out)
             return
         starts = check_rows(first, self._length - count + 1)
         for array, columns, destination in zip(self._arrays, boxes, out, strict=True):
             if columns is not None and destination is not None:
-                array.runs_into(starts, count, columns, destination)
+                array.spans_into(starts, count, columns, destination)
 
 
 def _leaf(leaf: Any, path: str) -> ArrayLeaf:

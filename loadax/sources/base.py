@@ -67,7 +67,7 @@ class Below(NamedTuple):
     visits: Visits
 
 
-def run_rows(first: Integers, count: int, every: int = 1) -> Integers:
+def span_rows(first: Integers, count: int, every: int = 1) -> Integers:
     """The rows of runs of `count` rows, `every` rows apart, one run after the other."""
     return (first[:, None] + np.arange(0, count * every, every)).reshape(-1)
 
@@ -231,7 +231,7 @@ class BaseSource:
             index: Any = (slice(None), *(slice(*column) for column in columns))
             destination[...] = np.asarray(leaf)[index]
 
-    def read_runs_into(
+    def read_spans_into(
         self, first: Integers, count: int, every: int, boxes: Boxes, out: Outputs
     ) -> None:
         """Reads columns of `count` rows, `every` rows apart, from each of `first` on, into arrays `[n, count, …]`."""
@@ -242,7 +242,7 @@ class BaseSource:
             else np.ascontiguousarray(destination).reshape(-1, *destination.shape[2:])
             for destination in out
         ]
-        self.read_into(run_rows(first, count, every), boxes, flat)
+        self.read_into(span_rows(first, count, every), boxes, flat)
         for values, destination in zip(flat, out, strict=True):
             if (
                 values is not None

@@ -9,7 +9,7 @@ import numpy as np
 from loadax.core.array_parts import indices, take_parts
 from loadax.core.spec import all_columns
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
-from loadax.sources.base import run_rows
+from loadax.sources.base import span_rows
 
 if TYPE_CHECKING:
     from loadax.files.remote_ranges import Wanted
@@ -47,13 +47,13 @@ class ArrayLeaf(Protocol):
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Copies a column box of entries."""
 
-    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
+    def spans(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
 
-    def runs_into(
+    def spans_into(
         self, first: Integers, count: int, columns: Columns, out: Array
     ) -> None:
-        """Copies as `runs` does, into memory."""
+        """Copies as `spans` does, into memory."""
 
     def gather(self, first: Integers, lengths: Integers) -> Array:
         """Copies `lengths` entries, at least 1, from each of `first` on, concatenated."""
@@ -147,27 +147,27 @@ class MemoryArray:
                 index = rows
             out[...] = array[index]
 
-    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
+    def spans(self, first: Integers, count: int, columns: Columns) -> Array:
         """Copies a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
         array: Any = self._checked()
         if type(array) is not np.ndarray:  # strings that are decoded as they are read
-            return array[run_rows(first, count)].reshape(-1, count)
+            return array[span_rows(first, count)].reshape(-1, count)
         shape = (len(array) - count + 1, count, *array.shape[1:])
-        runs = np.lib.stride_tricks.as_strided(
+        spans = np.lib.stride_tricks.as_strided(
             array, shape, (array.strides[0], *array.strides), writeable=False
         )
         index: Any = (first, slice(None), *(slice(*column) for column in columns))
-        return runs[index].astype(self.spec.dtype, copy=False)
+        return spans[index].astype(self.spec.dtype, copy=False)
 
-    def runs_into(
+    def spans_into(
         self, first: Integers, count: int, columns: Columns, out: Array
     ) -> None:
-        """Copies as `runs` does, into memory."""
+        """Copies as `spans` does, into memory."""
         if self.spec.nbytes < _LARGE or not out.flags.c_contiguous:
-            out[...] = self.runs(first, count, columns)
+            out[...] = self.spans(first, count, columns)
         else:
             self.read_into(
-                run_rows(first, count), columns, out.reshape(-1, *out.shape[2:])
+                span_rows(first, count), columns, out.reshape(-1, *out.shape[2:])
             )
 
     def gather(self, first: Integers, lengths: Integers) -> Array:

@@ -50,26 +50,26 @@ class StreamArray:
         if columns:
             self._read(rows, self.spec.shape, columns, out)
         else:
-            self.runs_into(rows, 1, (), out[:, None])
+            self.spans_into(rows, 1, (), out[:, None])
 
     def wanted(self, first: Integers, count: int) -> list[Wanted]:
         """What a read of the `count` entries from each of `first` on will request; empty if the files are local."""
         starts = first * self._entry_bytes
         return self._stream.wanted(starts, starts + count * self._entry_bytes)
 
-    def runs(self, first: Integers, count: int, columns: Columns) -> Array:
+    def spans(self, first: Integers, count: int, columns: Columns) -> Array:
         """Reads a column box of the `count` entries from each of `first` on: an array of shape `[n, count, …]`."""
         out = np.empty(
             (len(first), count, *(stop - start for start, stop in columns)),
             self.spec.dtype,
         )
-        self.runs_into(first, count, columns, out)
+        self.spans_into(first, count, columns, out)
         return out
 
-    def runs_into(
+    def spans_into(
         self, first: Integers, count: int, columns: Columns, out: Array
     ) -> None:
-        """Reads as `runs` does, into memory."""
+        """Reads as `spans` does, into memory."""
         self._read(first, (count, *self.spec.shape), ((0, count), *columns), out)
 
     def gather(self, first: Integers, lengths: Integers) -> Array:

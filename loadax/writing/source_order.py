@@ -1,7 +1,7 @@
 """Source order: reads a shuffled dataset in one pass over its source, to write it with each chunk decoded once.
 
 In shuffled order, a read touches about as many chunks as it has rows, so each chunk is decoded about once per row.
-Instead the source is read in runs of whole chunks, maps are applied, and the rows stay in memory, where they are read
+Instead the source is read in spans of whole chunks, maps are applied, and the rows stay in memory, where they are read
 in the order of their positions. Values are the same, because a map depends on the row and its epoch, not on what is
 read before.
 """
@@ -33,7 +33,7 @@ from loadax.writing.chunk_layout import Layout
 from loadax.writing.store_parts import Parts, ahead, rows_per_read
 from loadax.writing.written_rows import Written
 
-_RUN_BYTES = 8 << 20  # one read of the source, at least a chunk
+_SPAN_BYTES = 8 << 20  # one read of the source, at least a chunk
 _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in memory
 
 
@@ -120,8 +120,8 @@ class SourceOrder:
             thread_pool(workers, "loadax-write") as pool,
         ):
             for (low, high), future in ahead(
-                _runs(self._rows, self._layout.row_bytes),
-                lambda run: pool.submit(caller.run, self._read_run, *run),
+                _spans(self._rows, self._layout.row_bytes),
+                lambda span: pool.submit(caller.run, self._read_span, *span),
                 lambda begun: len(begun) > workers,
             ):
                 future.result()
@@ -141,7 +141,7 @@ class SourceOrder:
             leaf[indices] for leaf in self._leaves
         )
 
-    def _read_run(self, low: int, high: int) -> None:
+    def _read_span(self, low: int, high: int) -> None:
         """Reads the rows of these parts that are rows `low` to `high - 1` of the source."""
         order = self._rows.order
         source_rows = np.arange(low, high)
@@ -198,15 +198,17 @@ def _decodes(
     return len(np.unique(chunks)) * reads / len(starts)
 
 
-def _runs(rows: Written, row_bytes: int) -> list[tuple[int, int]]:
-    """Cuts the rows of the source into runs of whole chunks, `[low, high)`."""
+def _spans(rows: Written, row_bytes: int) -> list[tuple[int, int]]:
+    """Cuts the rows of the source into spans of whole chunks, `[low, high)`."""
     source = rows.reader.source
     order = rows.order
     starts = chunk_starts(source)
     length = len(source)
     assert starts is not None
     repeats = max(1, order.size // length)
-    wanted = _RUN_BYTES // (max(rows.reader.source_row_bytes, row_bytes, 1) * repeats)
+    wanted = _SPAN_BYTES // (
+        max(rows.reader.source_row_bytes, row_bytes, 1) * repeats
+    )
     lows = [
         int(low) for low in starts[:: max(1, wanted // largest_chunk(starts, length))]
     ]

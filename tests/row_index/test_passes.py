@@ -27,7 +27,7 @@ from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, SourceError, WorkerError
 from loadax.kept import kept_pass, parts, pass_work
 from loadax.kept.parts import PartsFolder
-from loadax.row_index.scan import RowWork, row_runs
+from loadax.row_index.scan import RowWork, row_spans
 from loadax.work.worker import PayloadSource
 from loadax.writing.data_fingerprint import spread
 from tests.limits import HANG, until
@@ -479,7 +479,7 @@ def test_chunks_larger_than_parts_are_parts_of_their_own(tmp_path: Path) -> None
     table = pa.table({"x": np.zeros(2_000_000, np.int8)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=50_000)
     reader = from_parquet(tmp_path / "x.parquet").reader
-    work = RowWork(row_runs(reader, np.ones(2_000_000, bool)), np.array, np.int64, "filter")
+    work = RowWork(row_spans(reader, np.ones(2_000_000, bool)), np.array, np.int64, "filter")
     assert work.sizes == [50_000] * 40
 
 

@@ -14,7 +14,7 @@ from loadax.kept import kept_pass
 from loadax.protocols import ArraySpec, Integers
 from loadax.reader import Reader
 from loadax.row_index import scan
-from loadax.row_index.scan import RowWork, read_run, row_runs, threads_for
+from loadax.row_index.scan import RowWork, read_span, row_spans, threads_for
 from tests.limits import HANG, until
 from tests.sources.chunked import ChunkedSource
 
@@ -40,7 +40,7 @@ def test_no_chunk_is_in_two_runs(chunks: Any) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1024, 5000])
 @pytest.mark.parametrize("chunks", [None, 10, np.array([0, 3, 900])], ids=str)
 def test_parts_have_every_selected_row_once(size: int, chunks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.row_index.scan._RUN_ROWS", size)
+    monkeypatch.setattr("loadax.row_index.scan._SPAN_ROWS", size)
     reader = (from_arrays({"x": VALUES}) if chunks is None else chunked(chunks)[0]).reader
     met = np.zeros(2000, bool)
     met[[5, 6, 7, 1200, 1999]] = True
@@ -50,7 +50,7 @@ def test_parts_have_every_selected_row_once(size: int, chunks: Any, monkeypatch:
 
 
 def rows_of_parts(reader: Reader, met: Any) -> list[Any]:
-    work = RowWork(row_runs(reader, met), lambda run: run.rows, np.int64, "rows")
+    work = RowWork(row_spans(reader, met), lambda run: run.rows, np.int64, "rows")
     parts = [work.compute(part, threading.Event())["values"] for part in range(len(work.sizes))]
     assert list(map(len, parts)) == work.sizes
     return parts
@@ -64,9 +64,9 @@ def test_few_rows_make_many_parts_and_large_rows_are_read_one_by_one(monkeypatch
 
     def counted(reader: Reader, rows: Integers, over: threading.Event) -> Any:
         reads.append(len(rows))
-        return read_run(reader, rows, over)
+        return read_span(reader, rows, over)
 
-    monkeypatch.setattr(scan, "read_run", counted)
+    monkeypatch.setattr(scan, "read_span", counted)
     assert list(map(len, rows_of_parts(large, all_met[:3]))) == [1, 1, 1] == reads
     assert rows_of_parts(large, np.empty(0, bool)) == []
 
@@ -127,9 +127,9 @@ def test_an_error_stops_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def watched(reader: Any, rows: Integers, over: threading.Event) -> Any:
         events.append(over)
-        return read_run(reader, rows, over)
+        return read_span(reader, rows, over)
 
-    monkeypatch.setattr(scan, "read_run", watched)
+    monkeypatch.setattr(scan, "read_span", watched)
     calls: list[int] = []
     begun = threading.Barrier(3)
 

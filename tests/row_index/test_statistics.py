@@ -144,7 +144,7 @@ def test_rows_of_several_lengths_have_one_value_for_all() -> None:
 def test_index_keeps_the_result_and_tells_other_data_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = from_arrays({"x": STATE, "y": STATE[:, 0]})
     found = data.statistics("x", index=tmp_path)["x"]
-    monkeypatch.setattr(room, "row_runs", lambda *_: pytest.fail("reads rows"))
+    monkeypatch.setattr(room, "row_spans", lambda *_: pytest.fail("reads rows"))
     again = from_arrays({"x": STATE, "y": STATE[:, 0]}).statistics("x", index=tmp_path)["x"]
     assert repr(again) == repr(found)
     monkeypatch.undo()

@@ -175,15 +175,15 @@ def test_runs_of_rows_are_their_rows(layout: str, count: int, width: int, tmp_pa
     source, first = ArraySource({"x": given, "n": np.arange(20)}), np.array([20 - count, 0, 0])
     rows = (first[:, None] + np.arange(count)).tolist()
     runs, numbers = np.empty((3, count, *array.shape[1:]), VALUES.dtype), np.empty((3, count), np.int64)
-    source.read_runs_into(first, count, 1, [(), all_columns(array.shape[1:])], [numbers, runs])
+    source.read_spans_into(first, count, 1, [(), all_columns(array.shape[1:])], [numbers, runs])
     np.testing.assert_array_equal(runs, array[rows])
     np.testing.assert_array_equal(numbers, rows)
     surrounded = np.full((3, count + 2, 4, 5), -1, np.int32)
-    source.read_runs_into(first, count, 1, [None, ((1, 5), (0, 5))], [None, surrounded[:, 1:-1]])
+    source.read_spans_into(first, count, 1, [None, ((1, 5), (0, 5))], [None, surrounded[:, 1:-1]])
     np.testing.assert_array_equal(surrounded[:, 1:-1], array[rows][:, :, 1:5])
     assert (surrounded[:, [0, -1]] == -1).all()
     with pytest.raises(RowIndexError):
-        source.read_runs_into(first + 1, count, 1, [(), None], [numbers, None])
+        source.read_spans_into(first + 1, count, 1, [(), None], [numbers, None])
 
 
 def test_eight_threads_read_what_one_reads() -> None:

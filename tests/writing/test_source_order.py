@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chun
 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_order, "_RUN_BYTES", 20 << 10)
+    monkeypatch.setattr(source_order, "_SPAN_BYTES", 20 << 10)
     monkeypatch.setattr(source_order, "_FEWER_CHUNKS", 2)
 
 
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_reads_in_shuffled_order(
     expected = plainly(dataset, folder / "plain", **arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_order, "_FEWER_CHUNKS", 0)
-        patch.setattr(source_order, "_RUN_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(source_order, "_SPAN_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         for index in range(count):
             write_zarr(dataset, folder / "one_pass", shard=(index, count) if count > 1 else None, **arguments)
     assert files(folder / "one_pass") == expected

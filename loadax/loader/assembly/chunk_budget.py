@@ -314,17 +314,17 @@ def lanes_met(plan: BatchPlan, lanes: int, positions: Integers) -> int:
     for step in range(steps):
         start = step * plan.batch_size_of(0)
         count = plan.valid(step)
-        runs = plan.order.lane_assignments(0, start, start + count)
-        offsets = start + by_lane(start, count, runs, positions[positions < count])
-        for run, end in zip(
-            runs,
-            [*(following.start for following in runs[1:]), start + count],
+        spans = plan.order.lane_assignments(0, start, start + count)
+        offsets = start + by_lane(start, count, spans, positions[positions < count])
+        for span, end in zip(
+            spans,
+            [*(following.start for following in spans[1:]), start + count],
             strict=True,
         ):
-            read = offsets[(offsets >= run.start) & (offsets < end)]
-            present = np.zeros(len(run.lanes), bool)
-            present[(read - run.start) % len(run.lanes)] = True
-            met.update(run.lanes[present].tolist())
+            read = offsets[(offsets >= span.start) & (offsets < end)]
+            present = np.zeros(len(span.lanes), bool)
+            present[(read - span.start) % len(span.lanes)] = True
+            met.update(span.lanes[present].tolist())
         if len(met) >= lanes:
             return lanes
     return len(met)

@@ -16,7 +16,7 @@ from loadax.core.formatting import count_text
 from loadax.plan.groups.finder import GroupFinder
 from loadax.plan.groups.offsets import checked_offsets, union
 from loadax.plan.order import VerbOrder
-from loadax.plan.split import again, below, drawn_counts, given_counts, run_counts
+from loadax.plan.split import again, below, drawn_counts, given_counts, span_counts
 from loadax.protocols import Hits, Integers, Order, Visits
 
 
@@ -50,9 +50,9 @@ class ChosenGroups(VerbOrder):
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
-    def runs(self) -> Integers | None:
+    def spans(self) -> Integers | None:
         """First positions of the groups, and of the parent's runs in them."""
-        inner = self.parent.runs
+        inner = self.parent.spans
         if inner is None:
             return None
         firsts = np.append(0, self.ends)[:-1]
@@ -131,16 +131,16 @@ def split_words(
         words: Hash of each group, from which its part follows.
         fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
         seed: Seed of the draws of groups.
-        gap: Number of groups between the parts, which are runs of groups; None: groups are drawn.
+        gap: Number of groups between the parts, which are spans of groups; None: groups are drawn.
     """
     counts = given_counts(fraction)
     total = len(words)
     if gap is not None:
-        runs = run_counts(fraction, total, gap, "group")
-        begins = np.cumsum([0, *runs[:-1]]) + gap * np.arange(len(runs))
+        spans = span_counts(fraction, total, gap, "group")
+        begins = np.cumsum([0, *spans[:-1]]) + gap * np.arange(len(spans))
         chosen = [
             np.arange(begin, begin + count)
-            for begin, count in zip(begins.tolist(), runs, strict=True)
+            for begin, count in zip(begins.tolist(), spans, strict=True)
         ]
         facts = ["contiguous", gap]
     else:

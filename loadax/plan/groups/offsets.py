@@ -67,25 +67,25 @@ def group_starts(offsets: Integers) -> Integers:
 
 
 def seams(order: Order, groups: Integers | None = None) -> Integers:
-    """Positions of a fixed order where a run begins, or another group of the source, from 0, ascending.
+    """Positions of a fixed order where a span begins, or another group of the source, from 0, ascending.
 
     Args:
-        order: Order that does not vary. Where it has no `runs`, a run begins where a row does not follow the last one.
+        order: Order that does not vary. Where it has no `spans`, one begins where a row does not follow the last.
         groups: First rows of the source's groups, ascending; None: it has none.
     """
-    if order.runs is not None and groups is None:
-        return order.runs
+    if order.spans is not None and groups is None:
+        return order.spans
     rows = order.row_range
     if rows is not None and rows.step == 1 and groups is not None:
         inner = groups[(groups > rows.start) & (groups < rows.stop)]
         return np.append(np.arange(min(1, order.size)), inner - rows.start)
     found = [np.arange(min(1, order.size))]
-    if order.runs is not None:
-        found.append(order.runs)
+    if order.spans is not None:
+        found.append(order.spans)
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(max(start - 1, 0), min(start + _CHUNK, order.size))
         visited = order.visits(np.zeros_like(positions), positions).rows
-        if order.runs is None:
+        if order.spans is None:
             found.append(positions[1:][np.diff(visited) != 1])
         if groups is not None:
             numbers = np.searchsorted(groups, visited, side="right")

@@ -138,17 +138,17 @@ class _OfLibrary:
         self.dtype = np.dtype(array.dtype).newbyteorder("=")
 
     def rows(self, rows: Integers) -> Array:
-        run = _run(rows)
-        if run is not None or self.reads > 1:
-            read = np.asarray(self._array[rows if run is None else run])
+        span = _span(rows)
+        if span is not None or self.reads > 1:
+            read = np.asarray(self._array[rows if span is None else span])
             # a view of memory, as xarray gives
             if read.flags.owndata:
                 return read
             return read.copy()
         # HDF5, which one thread reads, takes ascending rows without repeats.
         ascending, places = np.unique(rows, return_inverse=True)
-        run = _run(ascending)
-        return np.asarray(self._array[ascending if run is None else run])[places]
+        span = _span(ascending)
+        return np.asarray(self._array[ascending if span is None else span])[places]
 
     def __reduce__(self) -> Any:
         if self._reopen is None:
@@ -161,7 +161,7 @@ class _OfLibrary:
         return self._reopen
 
 
-def _run(rows: Integers) -> slice | None:
+def _span(rows: Integers) -> slice | None:
     """Converts consecutive rows to a slice, which every store reads fastest; None for other rows."""
     if len(rows):
         first = int(rows[0])

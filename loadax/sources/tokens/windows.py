@@ -180,12 +180,12 @@ class TokenSource(BaseSource):
             # Inputs and targets share all tokens but one: both are cut from one read.
             low = min(request[0] for request in wanted)
             high = max(request[1] for request in wanted)
-            both = self._tokens.runs(first + low, high - low, ())
+            both = self._tokens.spans(first + low, high - low, ())
             for start, stop, destination in wanted:
                 destination[...] = both[:, start - low : stop - low]
         else:
             for start, stop, destination in wanted:
-                self._tokens.runs_into(first + start, stop - start, (), destination)
+                self._tokens.spans_into(first + start, stop - start, (), destination)
 
     def wanted(self, visits: Visits) -> list[Wanted]:
         first = check_rows(visits.rows, self._length) * self._stride

@@ -18,7 +18,7 @@ from loadax.sources.tables.arrow.columns import (
     Numbers,
     Objects,
     joined,
-    runs_of,
+    rows_by_batch,
 )
 
 _KINDS = Numbers, Lists, Objects
@@ -109,22 +109,22 @@ class ColumnTree:
         """
         if not len(rows) and self._length and self.is_ragged:
             return map_leaves(lambda leaf: leaf[:0], self.read(np.zeros(1, np.int64)))
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         if self.is_numeric:
             leaves: list[Any] = aligned_columns(
                 [spec for spec in self.specs if spec is not None], len(rows), allocate
             )
             for column, leaf in zip(self.columns, leaves, strict=True):
                 assert isinstance(column, Numbers)
-                column.fill(runs, None, leaf)
+                column.fill(by_batch, None, leaf)
             return self.structure.build(leaves)
-        leaves = [column.read(runs, len(rows)) for column in self.columns]
+        leaves = [column.read(by_batch, len(rows)) for column in self.columns]
         if not self._length:  # no row tells the type of the objects
             leaves = [
                 np.empty(0, object) if leaf is None else leaf for leaf in leaves
             ]
         if any(leaf is None for leaf in leaves):
-            examples = self._examples(runs, len(rows))
+            examples = self._examples(by_batch, len(rows))
             return stack(
                 examples,
                 spec_of(examples[0]),
@@ -134,22 +134,22 @@ class ColumnTree:
 
     def fill(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         """Writes rows to memory, of numeric columns alone; see `loadax.protocols.Source.read_into`."""
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         for column, box, destination in asked_for(self.columns, boxes, out):
             assert isinstance(column, Numbers)
-            column.fill(runs, box, destination)
+            column.fill(by_batch, box, destination)
 
     def examples(self, rows: Integers) -> list[Tree]:
         """Reads rows one by one, in memory that nothing else references."""
-        return self._examples(runs_of(self.starts, rows), len(rows))
+        return self._examples(rows_by_batch(self.starts, rows), len(rows))
 
     def lengths(self, rows: Integers) -> Integers | None:
         """Entries of the lists at `rows`, if all columns are flat lists of equal lengths; else None."""
         if not self.reads_parts:
             return None
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         first, *others = (
-            column.lengths(runs, len(rows))
+            column.lengths(by_batch, len(rows))
             for column in self.columns
             if isinstance(column, Lists)
         )
@@ -165,9 +165,9 @@ class ColumnTree:
         wanted: Sequence[bool],
     ) -> LeafArrays:
         """Reads parts of flat lists, concatenated, an array for each wanted column."""
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         return [
-            column.read_parts(runs, starts, lengths)
+            column.read_parts(by_batch, starts, lengths)
             if want and isinstance(column, Lists)
             else None
             for column, want in zip(self.columns, wanted, strict=True)
@@ -175,17 +175,17 @@ class ColumnTree:
 
     def sample(self, rows: Integers) -> Iterator[Array]:
         """Yields the values of rows as arrays, to hash them."""
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         for column in self.columns:
-            values = column.read(runs, len(rows))
+            values = column.read(by_batch, len(rows))
             if values is None:
-                yield from leaf_arrays(column.examples(runs, len(rows)))
+                yield from leaf_arrays(column.examples(by_batch, len(rows)))
             else:
                 yield values
 
-    def _examples(self, runs: Sequence[BatchRows], count: int) -> list[Tree]:
+    def _examples(self, by_batch: Sequence[BatchRows], count: int) -> list[Tree]:
         return self.structure.build_all(
-            [column.examples(runs, count) for column in self.columns], count
+            [column.examples(by_batch, count) for column in self.columns], count
         )
 
 

@@ -53,7 +53,7 @@ class BatchRows(NamedTuple):
         )
 
 
-def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
+def rows_by_batch(starts: Integers, rows: Integers) -> list[BatchRows]:
     """Rows by record batch.
 
     Args:
@@ -63,7 +63,7 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
     if not len(rows):
         return []
     if len(starts) == 1:
-        return [_run(0, slice(None), rows)]
+        return [_batch_rows(0, slice(None), rows)]
     first, last = (np.searchsorted(starts, rows[[0, -1]], side="right") - 1).tolist()
     # as whole row groups are read
     if first <= last <= first + len(rows) and (rows[1:] >= rows[:-1]).all():
@@ -78,14 +78,14 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
             if low < high
         )
         return [
-            _run(batch, slice(low, high), rows[low:high] - starts[batch])
+            _batch_rows(batch, slice(low, high), rows[low:high] - starts[batch])
             for batch, low, high in spans
         ]
     which = np.searchsorted(starts, rows, side="right") - 1
     order = np.argsort(which, kind="stable")
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
     begins = [0, *ends[:-1].tolist()]
-    runs = []
+    by_batch = []
     for begin, end in zip(begins, ends.tolist(), strict=True):
         places: slice | Integers = order[begin:end]  # ascending
         batch = int(which[order[begin]])
@@ -93,11 +93,11 @@ def runs_of(starts: Integers, rows: Integers) -> list[BatchRows]:
         high = int(order[end - 1]) + 1
         if high - low == end - begin:
             places = slice(low, high)
-        runs.append(_run(batch, places, rows[places] - starts[batch]))
-    return runs
+        by_batch.append(_batch_rows(batch, places, rows[places] - starts[batch]))
+    return by_batch
 
 
-def _run(batch: int, places: slice | Integers, rows: Integers) -> BatchRows:
+def _batch_rows(batch: int, places: slice | Integers, rows: Integers) -> BatchRows:
     first = int(rows[0])
     last = int(rows[-1])
     consecutive = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
@@ -133,13 +133,13 @@ class Numbers:
         self.spec = spec
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> Array:
+    def read(self, by_batch: Sequence[BatchRows], count: int) -> Array:
         out = np.empty((count, *self.spec.shape), self.spec.dtype)
-        self.fill(runs, None, out)
+        self.fill(by_batch, None, out)
         return out
 
     def fill(
-        self, runs: Sequence[BatchRows], columns: Columns | None, out: Array
+        self, by_batch: Sequence[BatchRows], columns: Columns | None, out: Array
     ) -> None:
         """Writes rows to `out`: all of each (None), or a column box of it."""
         whole = columns is None or columns == all_columns(self.spec.shape)
@@ -149,7 +149,7 @@ class Numbers:
         else:
             box = tuple(slice(*each) for each in columns)
         taken = whole and out.dtype == self.spec.dtype and out.flags.c_contiguous
-        for batch, places, rows, span in runs:
+        for batch, places, rows, span in by_batch:
             values = self.parts[batch].view
             if values is None:
                 values, rows, span = self._open(self.parts[batch], rows, span)  # noqa: PLW2901
@@ -161,8 +161,8 @@ class Numbers:
             else:
                 out[places] = values[(rows, *box)]
 
-    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
-        return list(self.read(runs, count))
+    def examples(self, by_batch: Sequence[BatchRows], count: int) -> list[Any]:
+        return list(self.read(by_batch, count))
 
     def _open(
         self, part: ColumnPart, rows: Integers, span: slice | None
@@ -209,45 +209,45 @@ class Lists:
         self.inner = inner
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> Array | None:
-        lengths = self.lengths(runs, count)
+    def read(self, by_batch: Sequence[BatchRows], count: int) -> Array | None:
+        lengths = self.lengths(by_batch, count)
         if count:
             length = int(lengths[0])
         else:
             length = 0
         if (lengths != length).any():
             return None
-        return self.read_parts(runs, np.zeros(count, np.int64), lengths).reshape(
+        return self.read_parts(by_batch, np.zeros(count, np.int64), lengths).reshape(
             count, length, *self.inner.shape
         )
 
-    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
-        lengths = self.lengths(runs, count)
-        joined = self.read_parts(runs, np.zeros(count, np.int64), lengths)
+    def examples(self, by_batch: Sequence[BatchRows], count: int) -> list[Any]:
+        lengths = self.lengths(by_batch, count)
+        joined = self.read_parts(by_batch, np.zeros(count, np.int64), lengths)
         ends = np.cumsum(lengths).tolist()
         return [
             joined[begin:end] for begin, end in zip([0, *ends], ends, strict=False)
         ]
 
-    def lengths(self, runs: Sequence[BatchRows], count: int) -> Integers:
+    def lengths(self, by_batch: Sequence[BatchRows], count: int) -> Integers:
         """Entries of each row, as int64[count]."""
         found = np.empty(count, np.int64)
-        for batch, places, rows, _ in runs:
+        for batch, places, rows, _ in by_batch:
             offsets = self._open(self.parts[batch])[0]
             found[places] = offsets[rows + 1] - offsets[rows]
         return found
 
     def read_parts(
-        self, runs: Sequence[BatchRows], starts: Integers, lengths: Integers
+        self, by_batch: Sequence[BatchRows], starts: Integers, lengths: Integers
     ) -> Array:
         """Reads `lengths[i]` entries of row i from entry `starts[i]` on, concatenated."""
         ends = np.cumsum(lengths)
         out = np.empty(
             (int(ends[-1]) if len(ends) else 0, *self.inner.shape), self.inner.dtype
         )
-        for batch, places, rows, _ in runs:
+        for batch, places, rows, _ in by_batch:
             offsets, values = self._open(self.parts[batch])
-            if len(runs) == 1:
+            if len(by_batch) == 1:
                 return take_parts(values, offsets[rows] + starts, lengths)
             put_parts(
                 values,
@@ -290,17 +290,17 @@ class Objects:
         self.decode = decode
         self.parts = list(map(ColumnPart, arrays))
 
-    def read(self, runs: Sequence[BatchRows], count: int) -> Array | None:
+    def read(self, by_batch: Sequence[BatchRows], count: int) -> Array | None:
         if self.spec is None:
             return None
         out = np.empty(count, object)
-        for row, example in enumerate(self.examples(runs, count)):
+        for row, example in enumerate(self.examples(by_batch, count)):
             out[row] = example
         return out
 
-    def examples(self, runs: Sequence[BatchRows], count: int) -> list[Any]:
+    def examples(self, by_batch: Sequence[BatchRows], count: int) -> list[Any]:
         found = [None] * count
-        for batch, places, rows, _ in runs:
+        for batch, places, rows, _ in by_batch:
             taken = self.parts[batch].array.take(arrow_ints(rows)).to_pylist()
             if isinstance(places, slice):
                 indices = range(count)[places]

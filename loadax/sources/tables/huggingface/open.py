@@ -24,7 +24,7 @@ from loadax.sources.tables.arrow.column_layout import (
     without_views,
 )
 from loadax.sources.tables.arrow.column_tree import ColumnTree, sample_rows
-from loadax.sources.tables.arrow.columns import column_of, runs_of
+from loadax.sources.tables.arrow.columns import column_of, rows_by_batch
 from loadax.sources.tables.arrow.table import RowMap, TableSource
 
 _TOGETHER = 1 << 16  # rows that are looked at together for nulls
@@ -121,8 +121,8 @@ def _nulls(data: Any, name: str) -> int:
     for start in range(0, len(data), _TOGETHER):
         rows = mapping(np.arange(start, min(start + _TOGETHER, len(data))))
         total += sum(
-            _count(chunks[run.batch].take(run.rows), feature)
-            for run in runs_of(starts, rows)
+            _count(chunks[each.batch].take(each.rows), feature)
+            for each in rows_by_batch(starts, rows)
         )
     return total
 

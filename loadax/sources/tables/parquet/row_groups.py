@@ -14,7 +14,7 @@ from loadax.protocols import Boxes, Integers, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
 from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.arrow.columns import Numbers, runs_of
+from loadax.sources.tables.arrow.columns import Numbers, rows_by_batch
 from loadax.sources.tables.arrow.leaves import TableLeaf
 from loadax.sources.tables.arrow.table_leaves import TableLeaves
 from loadax.sources.tables.parquet.parquet_files import ParquetFiles, RowGroup
@@ -66,16 +66,16 @@ class RowGroups(BaseSource):
         ]
         if not wanted:
             return
-        runs = runs_of(self.starts, rows)
+        by_batch = rows_by_batch(self.starts, rows)
         decoded = self.decode(
-            [run.batch for run in runs],
+            [each.batch for each in by_batch],
             [self.leaves.leaves[index] for index in wanted],
         )
-        remaining = iter(runs)
+        remaining = iter(by_batch)
         for groups, tree in decoded:
             first = 0
-            for group, run in zip(groups, remaining):  # noqa: B905 - the rest is of later groups
-                joined = run.joined(first)
+            for group, each in zip(groups, remaining):  # noqa: B905 - the rest is of later groups
+                joined = each.joined(first)
                 first += group.rows
                 for index, column in zip(wanted, tree.columns, strict=True):
                     box = boxes[index]
