@@ -232,7 +232,7 @@ def _dataclass_of(kind: Any, given: dict[str, Any]) -> Any:
     return built
 
 
-class _Parts(NamedTuple):
+class _Children(NamedTuple):
     """A container taken apart; see `Structure`."""
 
     kind: Any
@@ -241,18 +241,18 @@ class _Parts(NamedTuple):
     static: tuple[tuple[str, Static], ...] = ()
 
 
-def _children(tree: Any) -> _Parts | None:
+def _children(tree: Any) -> _Children | None:
     """The parts of a container; None for a leaf."""
     if type(tree) in _LEAVES or isinstance(tree, type):
         return None
     if tree is None:
-        return _Parts(type(None), (), ())
+        return _Children(type(None), (), ())
     if isinstance(tree, dict):
         return _children_of_mapping(tree)
     if type(tree) in (list, tuple):
-        return _Parts(type(tree), tuple(range(len(tree))), tree)
+        return _Children(type(tree), tuple(range(len(tree))), tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return _Parts(type(tree), tuple(tree._fields), tree)
+        return _Children(type(tree), tuple(tree._fields), tree)
     return _children_of_class(tree)
 
 
@@ -277,10 +277,10 @@ def with_members(tree: Any, values: dict[Any, Any]) -> Any:
     )
 
 
-def _children_of_class(tree: Any) -> _Parts | None:
+def _children_of_class(tree: Any) -> _Children | None:
     if dataclasses.is_dataclass(tree) and (fields := _fields_of(tree)) is not None:
         static = tuple((name, Static(getattr(tree, name))) for name in fields.static)
-        return _Parts(
+        return _Children(
             type(tree),
             fields.data,
             [getattr(tree, name) for name in fields.data],
@@ -291,7 +291,7 @@ def _children_of_class(tree: Any) -> _Parts | None:
     return None
 
 
-def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
+def _children_of_mapping(tree: Mapping[Any, Any]) -> _Children:
     if type(tree) is dict or type(tree) in _MAPPINGS or jax_knows(tree):
         kind = type(tree)
     else:
@@ -300,7 +300,7 @@ def _children_of_mapping(tree: Mapping[Any, Any]) -> _Parts:
         keys = tuple(tree)
     else:
         keys = _sorted_keys(tree)
-    return _Parts(kind, keys, [tree[key] for key in keys])
+    return _Children(kind, keys, [tree[key] for key in keys])
 
 
 def _sorted_keys(tree: Mapping[Any, Any]) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import largest_chunk
 from loadax.writing.chunk_layout import Layout
-from loadax.writing.store_parts import Parts, ahead, rows_per_read
+from loadax.writing.store_parts import StoreParts, ahead, rows_per_read
 from loadax.writing.written_rows import Written
 
 _SPAN_BYTES = 8 << 20  # one read of the source, at least a chunk
@@ -39,8 +39,8 @@ _FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in m
 
 @contextmanager
 def in_source_order(
-    parts: Parts, wanted: Sequence[int], progress: bool | None
-) -> Iterator[Parts]:
+    parts: StoreParts, wanted: Sequence[int], progress: bool | None
+) -> Iterator[StoreParts]:
     """A block that writes parts; yields them, after one pass over their source if that decodes far fewer chunks.
 
     Rows that don't fit into memory are read in the order of their positions, with a warning.

@@ -1,4 +1,4 @@
-"""Parts: reads the parts of a store in threads, writes each while the next is read, and verifies existing ones."""
+"""StoreParts: reads the parts of a store in threads, writes each while the next is read, and verifies existing ones."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ _Begun = TypeVar("_Begun")
 
 @final
 @dataclass(frozen=True)
-class Parts:
+class StoreParts:
     """Writer of the parts of one store.
 
     Args:

@@ -36,7 +36,7 @@ from loadax.writing.chunk_layout import (
 from loadax.writing.destination import Destination, Share
 from loadax.writing.ragged_rows import find_ragged
 from loadax.writing.source_order import in_source_order
-from loadax.writing.store_parts import Parts
+from loadax.writing.store_parts import StoreParts
 from loadax.writing.written_rows import Rows, Written
 
 _POLL = 0.2  # seconds
@@ -205,7 +205,7 @@ def write_zarr(
                 array_label(destination.location, array.name)
                 for array in layout.arrays
             ]
-            parts = Parts(
+            parts = StoreParts(
                 known or rows,
                 layout,
                 arrays,
@@ -266,7 +266,7 @@ def open_written(path: str | os.PathLike[str], structure: Structure) -> BaseSour
 
 
 def _write_share(
-    parts: Parts, share: Share, *, resume: bool, progress: bool | None
+    parts: StoreParts, share: Share, *, resume: bool, progress: bool | None
 ) -> None:
     """Writes every n-th part from i on."""
     own_parts = range(share[0], parts.layout.parts, share[1])
@@ -283,7 +283,7 @@ def _write_share(
 
 
 def _write_together(
-    parts: Parts,
+    parts: StoreParts,
     destination: Destination,
     options: PassOptions,
     together: SharedPass | None,

@@ -176,7 +176,7 @@ class OpenLanes:
         if not len(wanted):
             return None
         layout, shift = self._by_lane(wanted)
-        tickets = [part.lane.take_ticket() for part in layout.lanes]
+        tickets = [each.lane.take_ticket() for each in layout.lanes]
         return LocatedRows(self, number, wanted, chosen, layout, shift, tickets)
 
     def read(
@@ -238,7 +238,7 @@ class OpenLanes:
         note: StepNote,
     ) -> None:
         """Reads rows of several steps; see `StreamRun.read_steps`."""
-        parts = located.layout.lanes
+        by_lane = located.layout.lanes
 
         def leave(lane: Lane) -> None:
             self.block_rows = lane.block_rows
@@ -246,8 +246,8 @@ class OpenLanes:
                 lane.take_state(consumed()[lane.number])
 
         BlockSteps(
-            [part.lane for part in parts],
-            [part.begin + located.shift for part in parts],
+            [each.lane for each in by_lane],
+            [each.begin + located.shift for each in by_lane],
             steps,
             out,
         ).read(tickets, located.tickets, leave, note)
@@ -265,18 +265,20 @@ class OpenLanes:
         Returns:
             Examples that are not written to `out`, which rows are lost, and which lane has ended.
         """
-        parts = located.layout.lanes
+        by_lane = located.layout.lanes
         shift = located.shift
         rows_at_once = self.opened.rows_at_once
         batched = self.source.batched
-        kept: list[list[Tree]] = [[]] * len(parts)
+        kept: list[list[Tree]] = [[]] * len(by_lane)
         # of lanes that have ended, by index
         ends: dict[int, tuple[Integers, str]] = {}
         items: list[Tree] = []
         # rows before `joined` are in `out`, those up to `reached` in `items`
         joined = reached = 0
-        for index in tickets.in_turn([part.lane for part in parts], located.tickets):
-            lane, first, end, turns, relative, span = parts[index]
+        for index in tickets.in_turn(
+            [each.lane for each in by_lane], located.tickets
+        ):
+            lane, first, end, turns, relative, span = by_lane[index]
             if first != reached:
                 self._join(items, rows, joined, reached, out)
                 items = []
@@ -321,7 +323,7 @@ class OpenLanes:
                 items = []
                 joined = end
         self._join(items, rows, joined, reached, out)
-        self.block_rows = parts[-1].lane.block_rows
+        self.block_rows = by_lane[-1].lane.block_rows
         lost, texts = (
             zip(*(ends[index] for index in sorted(ends)), strict=True)
             if ends
@@ -379,7 +381,7 @@ class OpenLanes:
         lasts = turns[[end - 1 for end in ends]].tolist()
         chosen = numbers[firsts].tolist()
         self._open(chosen, [begin + shift for begin in begins])
-        parts = [
+        by_lane = [
             _LaneRows(
                 self._lanes[number],
                 first,
@@ -392,7 +394,7 @@ class OpenLanes:
                 chosen, firsts, ends, begins, lasts, strict=True
             )
         ]
-        return _Layout(rows, order, parts)
+        return _Layout(rows, order, by_lane)
 
     def _open(self, lanes: Sequence[int], rows: Sequence[int]) -> None:
         """Opens the lanes that are not open yet, to be read from these rows on."""

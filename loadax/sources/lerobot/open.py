@@ -17,7 +17,7 @@ from loadax.sources.lerobot.description import (
     open_table,
 )
 from loadax.sources.lerobot.shaped_table import ShapedTable
-from loadax.sources.lerobot.source import Leaf, LeRobotSource, Part
+from loadax.sources.lerobot.source import Leaf, LeafSource, LeRobotSource
 from loadax.sources.open_files import open_files
 from loadax.sources.video.format import FORMAT as VIDEO
 from loadax.sources.video.source import VideoSource
@@ -78,7 +78,7 @@ def open_lerobot(
             damaged,
             memory_bytes // len(wanted),
         )
-        parts.append(Part(name, frames, _firsts(found, name, frames, numbers)))
+        parts.append(LeafSource(name, frames, _firsts(found, name, frames, numbers)))
         tree[name] = (number, flatten_spec(frames.spec)[1].names.index("image"))
     leaves, structure = flatten(tree, is_leaf=lambda node: isinstance(node, tuple))
     # which the source does not need, and would take to other processes
@@ -86,7 +86,7 @@ def open_lerobot(
     return LeRobotSource(parts, structure, [Leaf(*leaf) for leaf in leaves], found)
 
 
-def _table(found: Description) -> Part:
+def _table(found: Description) -> LeafSource:
     """The columns of the Parquet files.
 
     Raises:
@@ -112,17 +112,17 @@ def _table(found: Description) -> Part:
         spec[name] = ArraySpec(shape, np.dtype(features[name]["dtype"]))
     if source.spec != spec:
         source = ShapedTable(source, spec)
-    return Part("", source, found.starts)
+    return LeafSource("", source, found.starts)
 
 
-def _pictures(found: Description, name: str) -> Part:
+def _pictures(found: Description, name: str) -> LeafSource:
     """Encoded pictures of the Parquet files, as bytes; their paths, which may be null, are not read."""
     files, _ = found.files("data_path", "data")
     table = open_table(files, [name], nulls={f"{name}.path": ""})
     structure: Any = table.structure
     encoded = table.keep_leaves({"bytes": structure.names.index(f"{name}.bytes")})
     assert encoded is not None
-    return Part(name, encoded, found.starts)
+    return LeafSource(name, encoded, found.starts)
 
 
 def _firsts(

@@ -15,7 +15,7 @@ from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.lerobot.description import Description
 
 
-class Part(NamedTuple):
+class LeafSource(NamedTuple):
     """Where some leaves are read.
 
     Args:
@@ -56,7 +56,7 @@ class LeRobotSource(BaseSource):
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[LeafSource],
         structure: Structure,
         leaves: Sequence[Leaf],
         description: Description,
@@ -170,7 +170,7 @@ class LeRobotSource(BaseSource):
             if any(into is not None for into in its_out):
                 part.source.read_into(self._rows(part, rows), its_boxes, its_out)
 
-    def _rows(self, part: Part, rows: Integers) -> Integers:
+    def _rows(self, part: LeafSource, rows: Integers) -> Integers:
         """Rows of a part, of rows."""
         episodes = np.searchsorted(self._starts, rows, side="right") - 1
         return part.firsts[episodes] + rows - self._starts[episodes]
