@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.concatenated import ConcatenatedSource
 from loadax.core.arguments import (
     choice,
     entries,

@@ -530,7 +530,7 @@ class Dataset:
             size = integer("size", size, 1, MOST_POSITIONS)
         seed = integer("seed", seed, most=None)
         if by is not None:
-            from loadax.row_index.offsets import given_offsets
+            from loadax.row_index.group_offsets import given_offsets
 
             by = given_offsets(self.order, self.reader, by, "by", "sample")
         return self._with(sample(self.order, weights, size, seed, by))
@@ -675,7 +675,7 @@ class Dataset:
             array([ 0,  5, 10])
         """
         from loadax.row_index.build import scan_options
-        from loadax.row_index.offsets import dataset_offsets
+        from loadax.row_index.group_offsets import dataset_offsets
 
         self._check_random_access("offsets()")
         options = scan_options(index, None, executor, progress)

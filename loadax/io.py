@@ -792,7 +792,7 @@ def from_documents(
         >>> documents.pack(5)[1]["segment_ids"].tolist()
         [1, 1, 2, 2, 2]
     """
-    from loadax.sources.tokens.documents import open_documents
+    from loadax.sources.tokens.token_documents import open_documents
 
     return Dataset(open_documents(data, offsets, dtype, cache, cache_bytes))
 

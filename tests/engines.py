@@ -19,7 +19,7 @@ from typing import Any, final
 
 import psutil
 
-from loadax.cli.executors import executor_maker
+from loadax.cli.executor_option import executor_maker
 from tests.limits import until
 
 NAMES = ("threads", "processes", "dask", "executorlib")

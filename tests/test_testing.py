@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import loadax
 from loadax.errors import ArgumentError, ConformanceError, LeafError, LoadaxError, RowIndexError, SourceError
 from loadax.sources.arrays import ArraySource
-from loadax.testing import check_map, check_source, checks as laws_of_sources, workers as laws_of_workers
+from loadax.testing import check_map, check_source, contract as laws_of_sources, workers as laws_of_workers
 from loadax.testing.laws import difference
 from loadax.testing.workers import check_process
 from tests.contract_sources import LEFT_BEHIND, SPEC, TREE, Elsewhere, Parts, put, take

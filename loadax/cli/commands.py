@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import loadax
 from loadax.cli import convert, env, index, inspect, preflight, report, verify
+from loadax.cli.command import code_advice, error_text
 from loadax.cli.functions import place_of
-from loadax.cli.options import code_advice, error_text
 from loadax.cli.terminal import is_interrupt, is_of_output, say
 from loadax.errors import LoadaxError
 from loadax.redaction import redact

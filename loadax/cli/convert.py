@@ -22,9 +22,9 @@ import re
 import warnings
 from typing import Any
 
+from loadax.cli.command import add_command, add_value
 from loadax.cli.data_opener import add_source_options, find_opener
-from loadax.cli.executors import add_executor
-from loadax.cli.options import add_command, add_value
+from loadax.cli.executor_option import add_executor
 from loadax.cli.terminal import show
 from loadax.io import write_zarr
 

@@ -31,7 +31,7 @@ from tempfile import gettempdir
 from typing import Any
 
 import loadax
-from loadax.cli.options import add_command, add_value
+from loadax.cli.command import add_command, add_value
 from loadax.cli.terminal import show
 from loadax.core.formatting import size_text
 from loadax.core.memory import machine_memory

@@ -27,10 +27,10 @@ from inspect import signature
 from typing import Any
 
 from loadax import io
+from loadax.cli.command import add_command, add_value
 from loadax.cli.data_opener import add_source_options, find_opener
-from loadax.cli.executors import add_executor
+from loadax.cli.executor_option import add_executor
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_command, add_value
 from loadax.cli.terminal import show
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError

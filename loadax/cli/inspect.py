@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from loadax.cli.command import add_command
 from loadax.cli.data_opener import Opener, add_source_options, find_opener
-from loadax.cli.options import add_command
 from loadax.core.formatting import count_text, size_text, some, table
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError

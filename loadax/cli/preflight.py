@@ -20,9 +20,9 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from loadax.cli.executors import add_executor
+from loadax.cli.command import add_command, add_value
+from loadax.cli.executor_option import add_executor
 from loadax.cli.functions import import_object
-from loadax.cli.options import add_command, add_value
 from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 

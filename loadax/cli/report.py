@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from loadax.cli.options import add_command
+from loadax.cli.command import add_command
 from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 from loadax.files.paths import writing_file

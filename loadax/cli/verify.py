@@ -15,11 +15,11 @@ Exit code: 0 if all data can be read, 1 if some is damaged,
 import argparse
 from typing import Any
 
-from loadax.cli.executors import add_executor
-from loadax.cli.options import add_command, add_value
+from loadax.cli.command import add_command, add_value
+from loadax.cli.executor_option import add_executor
 from loadax.cli.terminal import show
 from loadax.core.formatting import count_text, size_text
-from loadax.writing.verify import verify
+from loadax.writing.store_damage import verify
 
 _DAMAGED = 1  # exit code; not that of an error, since the check itself succeeded
 

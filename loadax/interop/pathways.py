@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError
-from loadax.loader.arguments import LoaderArguments
 from loadax.loader.dataloader import Dataloader, restored
+from loadax.loader.loader_arguments import LoaderArguments
 from loadax.loader.phases import Phases
 from loadax.protocols import Tree
 

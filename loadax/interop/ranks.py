@@ -9,8 +9,8 @@ from loadax.core.arguments import integer
 from loadax.core.formatting import type_text
 from loadax.core.warn import warn_user
 from loadax.errors import ArgumentError
-from loadax.loader.arguments import LoaderArguments
 from loadax.loader.dataloader import Dataloader, restored
+from loadax.loader.loader_arguments import LoaderArguments
 from loadax.loader.phase import Phase
 from loadax.loader.phases import Phases
 from loadax.sharding.mesh import plan_mesh

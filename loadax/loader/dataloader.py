@@ -18,7 +18,11 @@ from jax.sharding import Mesh
 from loadax.core.arguments import integer, shown
 from loadax.core.replacements import missing_attribute, replacements
 from loadax.errors import ArgumentError, MeshError, RowIndexError, StreamError
-from loadax.loader.arguments import (
+from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.execution.scheduler import PrefetchScheduler
+from loadax.loader.iterations import Iterations
+from loadax.loader.iterator import DataIterator
+from loadax.loader.loader_arguments import (
     ErrorArguments,
     LimitArguments,
     LoaderArguments,
@@ -26,10 +30,6 @@ from loadax.loader.arguments import (
     StepArguments,
     WorkerArguments,
 )
-from loadax.loader.assembly.host_shard import HostShard
-from loadax.loader.execution.scheduler import PrefetchScheduler
-from loadax.loader.iterations import Iterations
-from loadax.loader.iterator import DataIterator
 from loadax.loader.options import LoaderOptions
 from loadax.loader.phase import Phase, make_phase
 from loadax.loader.phases import Phases

@@ -12,8 +12,8 @@ from loadax.core.arguments import MOST_POSITIONS
 from loadax.core.formatting import count_text
 from loadax.core.key_value import LoaderRuns
 from loadax.dataset import Dataset
-from loadax.loader.arguments import LoaderArguments
 from loadax.loader.assembly.host_shard import HostShard
+from loadax.loader.loader_arguments import LoaderArguments
 from loadax.loader.options import mesh_of
 from loadax.loader.order_hash import OrderHash
 from loadax.loader.pipeline import BatchPipeline, make_pipeline

@@ -12,7 +12,12 @@ from loadax.core.tree import flatten
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
-from loadax.loader.arguments import (
+from loadax.loader.assembly.block_shuffles import block_shuffles
+from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
+from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
+from loadax.loader.execution.executor import ThreadExecutor
+from loadax.loader.execution.producer import BatchProducer, StepProducer
+from loadax.loader.loader_arguments import (
     ErrorArguments,
     LoaderArguments,
     PlaceArguments,
@@ -20,11 +25,6 @@ from loadax.loader.arguments import (
     WorkerArguments,
     loader_options,
 )
-from loadax.loader.assembly.block_shuffles import block_shuffles
-from loadax.loader.assembly.host_shard import HostShard, batch_specs, resolve_shard
-from loadax.loader.batch_spec import KEY, MASK, NO_LEAVES, BatchSpec
-from loadax.loader.execution.executor import ThreadExecutor
-from loadax.loader.execution.producer import BatchProducer, StepProducer
 from loadax.loader.options import (
     LoaderOptions,
     Schedule,

@@ -19,7 +19,7 @@ from loadax.plan.split import checked_group_split
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
 from loadax.row_index.build import scan_options
-from loadax.row_index.offsets import given_offsets, leaf_groups, torn_groups
+from loadax.row_index.group_offsets import given_offsets, leaf_groups, torn_groups
 from loadax.sources.base import BaseSource
 
 

@@ -19,8 +19,8 @@ from loadax.plan.subset import met_rows
 from loadax.protocols import Order
 from loadax.reader import Reader
 from loadax.row_index.build import Options
+from loadax.row_index.leaf_summary import Floats, Summary, most_points
 from loadax.row_index.scan import RowSpan, RowSpans, row_spans, threads_for
-from loadax.row_index.summary import Floats, Summary, most_points
 
 Per = Literal["column", "leaf"]
 

@@ -3,7 +3,7 @@
 `check_source`, `check_map` and `disjoint` raise a `loadax.errors.ConformanceError` that names the broken law.
 """
 
-from loadax.testing.checks import check_map, check_source
+from loadax.testing.contract import check_map, check_source
 from loadax.testing.disjoint import disjoint
 
 __all__ = ["check_map", "check_source", "disjoint"]

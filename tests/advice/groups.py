@@ -6,7 +6,7 @@ import pytest
 from loadax import from_arrays, from_source
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError
-from loadax.row_index import group_verbs, offsets
+from loadax.row_index import group_offsets, group_verbs
 from tests.advice.registry import Case, follows
 
 LENGTHS = [3, 1, 2]
@@ -70,7 +70,7 @@ def rows_of_a_group_apart(case: Case) -> None:
 @follows("data.offsets(…, index=folder), with a folder that they share")
 def a_leaf_in_a_run_of_processes(case: Case) -> None:
     with case.patch.context() as patch:
-        patch.setattr(offsets, "this_process", lambda: Process(0, 2))
+        patch.setattr(group_offsets, "this_process", lambda: Process(0, 2))
         with case.refused(ArgumentError):
             EPISODES.windows(1, within="episode")
         patch.setattr(group_verbs, "this_process", lambda: Process(0, 2))

@@ -13,7 +13,7 @@ import pytest
 import zarr
 from PIL import Image
 
-from loadax.cli.options import error_text
+from loadax.cli.command import error_text
 from loadax.core import arguments
 from loadax.core.formatting import size_text
 from loadax.errors import ArgumentError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadax.cli.executors import executor_maker
+from loadax.cli.executor_option import executor_maker
 from loadax.errors import ArgumentError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadax import concat, from_arrays, from_source
-from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.concatenated import ConcatenatedSource
 from loadax.errors import LeafError
 from loadax.protocols import Visits
 from loadax.reader import Reader

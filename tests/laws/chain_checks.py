@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import loadax
 from loadax import Buckets, Dataloader
-from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.concatenated import ConcatenatedSource
 from loadax.errors import LoadaxError, RowIndexError
 from loadax.plan.find import StepPosition
 from loadax.sharding import plan_mesh

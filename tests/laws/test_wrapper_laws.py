@@ -11,7 +11,7 @@ import pytest
 
 import loadax
 import loadax.sources
-from loadax.composition.concat import ConcatenatedSource
+from loadax.composition.concatenated import ConcatenatedSource
 from loadax.composition.windowed import WindowOptions, WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, ConformanceError

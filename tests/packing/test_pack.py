@@ -161,7 +161,7 @@ class CountedTokens:
 
 
 def test_a_host_reads_its_part_of_the_sequence_alone() -> None:
-    from loadax.sources.tokens.documents import DocumentSource
+    from loadax.sources.tokens.token_documents import DocumentSource
 
     tokens = CountedTokens()
     bounds = np.arange(1001) * 64

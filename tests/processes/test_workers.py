@@ -544,7 +544,7 @@ def test_an_interrupt_while_the_consumer_waits_loses_nothing() -> None:
 
 
 def test_a_reopened_iterator_starts_as_many_as_were_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.loader.arguments.usable_cores", lambda: 2)
+    monkeypatch.setattr("loadax.loader.loader_arguments.usable_cores", lambda: 2)
     batches = iter(loader(maps.who, rows=8000, num_workers=None))
     next(batches)
     assert batches._stretch.autotuner is not None

@@ -12,7 +12,7 @@ import pytest
 
 from loadax.errors import SourceError
 from loadax.io import from_zarr
-from loadax.writing.verify import verify
+from loadax.writing.store_damage import verify
 from loadax.writing.write import write_zarr
 from tests.limits import HANG, until
 from tests.writing.child import ragged, start

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from loadax import Dataset, Statistics, concat, from_arrays, from_source, from_stream, mix
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, StreamError
 from loadax.row_index import statistics as room
-from loadax.row_index.summary import Summary, most_points
+from loadax.row_index.leaf_summary import Summary, most_points
 from tests.limits import examples
 
 RANDOM = np.random.default_rng(0)

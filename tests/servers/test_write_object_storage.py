@@ -6,7 +6,7 @@ import pytest
 from loadax.cli import main
 from loadax.errors import ArgumentError, SourceError
 from loadax.io import from_source, from_zarr
-from loadax.writing.verify import verify
+from loadax.writing.store_damage import verify
 from loadax.writing.write import write_zarr
 from tests.servers.faults import Fault, FaultProxy
 from tests.servers.s3 import S3Server

@@ -18,7 +18,7 @@ from loadax.cli import main
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, SourceError
 from loadax.testing import check_source
-from loadax.writing.verify import verify
+from loadax.writing.store_damage import verify
 from tests.limits import examples
 from tests.writing.rows import files
 

@@ -15,8 +15,8 @@ from numcodecs import Blosc, Zlib  # type: ignore[import-untyped]
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 from loadax.errors import SourceError
-from loadax.writing import verify as verify_module
-from loadax.writing.verify import Damage, Verification, verify
+from loadax.writing import store_damage as verify_module
+from loadax.writing.store_damage import Damage, Verification, verify
 from loadax.writing.write import write_zarr
 from tests.limits import examples
 from tests.writing.rows import TreeRows, tree_of

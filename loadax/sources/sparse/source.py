@@ -15,7 +15,7 @@ from loadax.sources.arrays import ArraySource
 from loadax.sources.base import Attributes, BaseSource, Traits
 from loadax.sources.checks import check_rows
 from loadax.sources.sparse.entries import Entries, StoredEntries
-from loadax.sources.tokens.documents import DocumentSource
+from loadax.sources.tokens.token_documents import DocumentSource
 from loadax.sources.wrappers.chunk_cache import chunk_of
 
 INDICES = "indices"

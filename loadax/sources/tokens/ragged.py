@@ -22,7 +22,7 @@ from loadax.files.kvstore import new_context
 from loadax.files.paths import local_path
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
 from loadax.sources.base import BaseSource, Traits
-from loadax.sources.tokens.documents import DocumentSource
+from loadax.sources.tokens.token_documents import DocumentSource
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
     Missing,

@@ -23,7 +23,12 @@ from loadax.protocols import (
     Visits,
 )
 from loadax.sources.base import BaseSource, Traits, asked_for
-from loadax.sources.checks import check_rows, common_length, read_columns, with_leaves
+from loadax.sources.checks import (
+    check_rows,
+    common_length,
+    read_columns,
+    with_leaves,
+)
 from loadax.sources.zarr.array import (
     CACHE_BYTES,
     Missing,

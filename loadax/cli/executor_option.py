@@ -11,8 +11,8 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from loadax.cli.command import add_value
 from loadax.cli.functions import import_function
-from loadax.cli.options import add_value
 
 _FORM = re.compile(r"(processes|threads):([1-9]\d*)|([^\W\d][\w.]*:[^\W\d][\w.]*)")
 

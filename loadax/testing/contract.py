@@ -13,7 +13,7 @@ from loadax.io import as_dataset
 from loadax.protocols import Integers, Tree, Visits
 from loadax.sources.arrays import ArraySource
 from loadax.testing.laws import Law, difference, show_rows
-from loadax.testing.reads import (
+from loadax.testing.read_laws import (
     EXAMPLES,
     check_claims,
     check_columns,
