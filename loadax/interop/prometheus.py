@@ -3,63 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from loadax.core.arguments import integer, shown, text
+from loadax.core.arguments import integer, text
 from loadax.errors import ArgumentError
-from loadax.loader.dataloader import Dataloader
+from loadax.interop.ledgers import ledger_finder
+from loadax.loader.metrics.exported import GAUGES, STAGE_TEXT, STEP_TEXT, TOTALS
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.sources.library import require
-
-_COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    ("loadax_steps", "Batches delivered.", lambda stats: stats.steps),
-    ("loadax_rows", "Rows that this process read.", lambda stats: stats.rows),
-    (
-        "loadax_masked_rows",
-        "Rows that could not be read, and are masked.",
-        lambda stats: stats.masked,
-    ),
-    (
-        "loadax_bytes",
-        "Bytes of these rows, as placed on the devices.",
-        lambda stats: stats.bytes,
-    ),
-    (
-        "loadax_wait_seconds",
-        "Seconds that training waited for data.",
-        lambda stats: stats.wait,
-    ),
-    (
-        "loadax_train_seconds",
-        "Seconds of training steps, from the third step on.",
-        lambda stats: stats.trained,
-    ),
-    (
-        "loadax_cpu_seconds",
-        "CPU seconds of this process, including training.",
-        lambda stats: stats.cpu,
-    ),
-)
-_GAUGES: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    (
-        "loadax_ready_batches",
-        "Placed batches ready for training.",
-        lambda stats: stats.ready,
-    ),
-    (
-        "loadax_first_batch_seconds",
-        "Seconds until the first batch.",
-        lambda stats: stats.first,
-    ),
-    (
-        "loadax_longest_wait_seconds",
-        "The longest wait from the third step on.",
-        lambda stats: stats.longest,
-    ),
-    (
-        "loadax_workers",
-        "Threads or processes that read ahead.",
-        lambda stats: stats.workers,
-    ),
-)
 
 
 def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
@@ -96,19 +45,7 @@ def serve(batches: Any, port: int = 0, host: str = "127.0.0.1") -> "Exporter":
         host,
         "the address to listen on, such as '127.0.0.1', or '0.0.0.0' for all",
     )
-    return Exporter(_stats_provider(batches), port, host)
-
-
-def _stats_provider(batches: Any) -> Callable[[], Any]:
-    if isinstance(batches, Dataloader):
-        return lambda: batches.ledger
-    ledger = getattr(batches, "ledger", None)
-    if ledger is None:
-        raise ArgumentError(
-            f"batches={shown(batches)}: pass a Dataloader, or an iterator of one: "
-            "loader.iterate()"
-        )
-    return lambda: ledger
+    return Exporter(ledger_finder(batches), port, host)
 
 
 @final
@@ -178,18 +115,14 @@ class _Collector:
         if batches is None:
             return
         stats: Stats = batches.stats()
-        for name, what, value in _COUNTERS:
-            yield CounterMetricFamily(name, what, value=value(stats))
+        for name, meaning, value in TOTALS:
+            yield CounterMetricFamily(f"loadax_{name}", meaning, value=value(stats))
         stages = CounterMetricFamily(
-            "loadax_stage_seconds",
-            "Seconds of work, summed over workers.",
-            labels=["stage"],
+            "loadax_stage_seconds", STAGE_TEXT, labels=["stage"]
         )
         for stage in STAGES:
             stages.add_metric([stage], getattr(stats, stage))
         yield stages
-        for name, what, value in _GAUGES:
-            yield GaugeMetricFamily(name, what, value=value(stats))
-        yield GaugeMetricFamily(
-            "loadax_step", "Index of the next step of the run.", value=batches.step
-        )
+        for name, meaning, value in GAUGES:
+            yield GaugeMetricFamily(f"loadax_{name}", meaning, value=value(stats))
+        yield GaugeMetricFamily("loadax_step", STEP_TEXT, value=batches.step)

@@ -22,8 +22,8 @@ def epochs(batches: DataIterator) -> Iterator["Epoch"]:
 class Epoch(Iterator[Tree]):
     """Iterator over the remaining batches of one epoch, with a length. Made by `loader.epochs()`.
 
-    Its `get_state`, `move_to`, `stats`, `report`, `timeline` and `ledger` are those of the run's `DataIterator`.
-    Statistics restart after an epoch that is left early.
+    Its `get_state`, `move_to`, `stats`, `metrics`, `report`, `timeline` and `ledger` are those of the run's
+    `DataIterator`. Statistics restart after an epoch that is left early.
 
     Attributes:
         number: Number of the epoch, from 0.
@@ -38,6 +38,7 @@ class Epoch(Iterator[Tree]):
         self.move_to = batches.move_to
         self.ledger = batches.ledger
         self.stats = batches.stats
+        self.metrics = batches.metrics
         self.report = batches.report
         self.timeline = batches.timeline
 

@@ -4,7 +4,7 @@ import os
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from jax.sharding import Mesh
 
@@ -25,6 +25,9 @@ from loadax.loader.watch.stalls import StallCheck
 from loadax.loader.watch.watch import RunWatch
 from loadax.protocols import Tree
 from loadax.sharding.mesh import resolve_mesh
+
+if TYPE_CHECKING:
+    from loadax.loader.metrics.exported import Rates
 
 # Begins the exchange with the other hosts of a run; see `join_hosts`.
 JoinHosts: TypeAlias = Callable[
@@ -48,10 +51,20 @@ class Ledger:
     monitor: RunMonitor
     # First step of the present phase.
     first = 0
+    # Rates of `metrics()`, since the statistics began. None: it was not called yet.
+    rates: "Rates | None" = None
 
     def stats(self) -> Stats:
         """Statistics so far."""
         return self.monitor.stats()
+
+    def metrics(self) -> dict[str, float]:
+        """Statistics so far, and rates since the call before; see `DataIterator.metrics`."""
+        from loadax.loader.metrics.exported import Rates, flat_metrics
+
+        if self.rates is None:
+            self.rates = Rates()
+        return flat_metrics(self.stats(), self.step, self.rates)
 
     @property
     def step(self) -> int:
