@@ -1,13 +1,16 @@
-"""A tqdm progress bar for training loops, with throughput and the share of time spent waiting for data."""
+"""A tqdm progress bar for training loops: loss, throughput, the share of waiting for data, and what is waited for."""
 
 import weakref
 from collections.abc import Iterator, Sized
 from functools import cache, partial
 from typing import Any, final
 
+from loadax.core.arguments import dimensions, shown
 from loadax.core.formatting import percent_text
 from loadax.errors import ArgumentError
+from loadax.interop.latest_values import LatestValues
 from loadax.loader.dataloader import Dataloader
+from loadax.loader.reports.bottleneck import report
 from loadax.protocols import Tree
 
 _BAR_NAMES = {
@@ -20,11 +23,22 @@ _BAR_NAMES = {
     "write",
 }
 
+# What training waits for, by the bottleneck that a report names.
+_WORK = {
+    "read": "reading",
+    "transform": "maps",
+    "assemble": "copying rows",
+    "place": "placing",
+    "memory": "room in prefetch_bytes",
+}
+
 
 def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgress":
-    """Iterates over the batches of a loader with a progress bar: steps, rows/s, share of waiting, and remaining time.
+    """Iterates over the batches of a loader with a progress bar: steps, remaining time, rows/s, and share of waiting.
 
-    It works in terminals and notebooks, and is redrawn a few times per second, however short steps are.
+    If training waits, the bar says for what: reading, maps, copying rows, placing, or room in `prefetch_bytes`.
+    `show(loss=loss)` shows the loss, too. It works in terminals and notebooks, and is redrawn a few times per second,
+    however short steps are.
 
     Args:
         loader: `Dataloader`, or an iterator of one, such as an epoch, which may have started already.
@@ -37,8 +51,9 @@ def progress(loader: Any, *, start: Any = None, **options: Any) -> "LoaderProgre
     Examples:
         >>> import numpy as np
         >>> from loadax import Dataloader, progress
-        >>> for batch in progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True):
-        ...     pass
+        >>> with progress(Dataloader(np.zeros((64, 2), np.float32), 8), disable=True) as bar:
+        ...     for batch in bar:
+        ...         bar.show(loss=batch.mean())
     """
     if isinstance(loader, Dataloader):
         return LoaderProgress(
@@ -66,36 +81,35 @@ def _bar_class() -> type[Any]:
     class StatisticsBar(tqdm):  # type: ignore[type-arg]
         """A bar that computes its figures only when it is drawn; tqdm documents this override of `format_dict`."""
 
-        statistics: Any = None
+        # Functions of this state.
+        texts: Any = ()
 
         @property
         def format_dict(self) -> Any:
-            shown = dict(super().format_dict)
-            texts = [
-                text
-                for text in (
-                    shown.get("postfix"),
-                    self.statistics and self.statistics(shown),
-                )
-                if text
-            ]
-            return shown | {"postfix": ", ".join(texts)}
+            state = dict(super().format_dict)
+            texts = [state.get("postfix"), *(text(state) for text in self.texts)]
+            return state | {"postfix": ", ".join(filter(None, texts))}
 
     return StatisticsBar
 
 
-def _statistics(batches: Any, shown: Any) -> str:
+def _statistics(batches: Any, state: Any) -> str:
     """The rows/s that match the bar's step rate, and the share of waiting once it is measured."""
-    done = shown["n"] - shown["initial"]
-    elapsed = shown["elapsed"]
-    rate = shown["rate"] or (done / elapsed if elapsed else 0.0)
+    done = state["n"] - state["initial"]
+    elapsed = state["elapsed"]
+    rate = state["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()
     if done:
         texts = [f"{rate * batches.batch_size:,.0f} rows/s"]
     else:
         texts = []
     if stats.measured:
-        texts.append(f"waited {percent_text(stats.waited_share)}")
+        bottleneck = report(stats).bottleneck
+        if bottleneck is None:
+            work = ""
+        else:
+            work = f" for {_WORK[bottleneck]}"
+        texts.append(f"waited {percent_text(stats.waited_share)}{work}")
     return ", ".join(texts)
 
 
@@ -112,6 +126,7 @@ class LoaderProgress(Iterator[Tree]):
 
     def __init__(self, batches: Any, options: dict[str, Any]):
         self._batches = batches
+        self._values = values = LatestValues()
         # An epoch is sized and gets its own bar. Otherwise the bar is that of the run, which may have started before.
         if isinstance(batches, Sized):
             whole: dict[str, Any] = {"total": len(batches)}
@@ -123,7 +138,7 @@ class LoaderProgress(Iterator[Tree]):
         self._bar = _bar_class()(
             **{"unit": "step", "dynamic_ncols": True, **whole, **options}
         )
-        self._bar.statistics = partial(_statistics, batches)
+        self._bar.texts = (lambda _state: str(values), partial(_statistics, batches))
         # Also runs at exit. Later, tqdm would draw the bar with modules that are gone.
         weakref.finalize(self, self._bar.close)
 
@@ -137,6 +152,34 @@ class LoaderProgress(Iterator[Tree]):
             raise
         self._bar.update()
         return batch
+
+    def show(self, **values: Any) -> None:
+        """Shows values beside the bar, such as the loss, as soon as the devices have computed them.
+
+        Does not wait for the devices, unlike `set_postfix` with arrays of JAX, so it is cheap in every step.
+
+        Args:
+            values: Numbers, scalar arrays, or text, by name.
+
+        Raises:
+            ArgumentError: If a value is an array of one dimension or more.
+
+        Examples:
+            >>> import io, numpy as np
+            >>> from loadax import Dataloader, progress
+            >>> screen = io.StringIO()
+            >>> with progress(Dataloader(np.ones((64, 2)), 8), file=screen, mininterval=0) as bar:
+            ...     for batch in bar:
+            ...         bar.show(loss=float(batch.mean()))
+            >>> "loss=1, " in screen.getvalue()
+            True
+        """
+        for name, value in values.items():
+            if dimensions(value):
+                raise ArgumentError(
+                    f"{name}={shown(value)}: pass a number, such as {name}.mean()"
+                )
+        self._values.add(values)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # __init__ may have failed before _bar was set

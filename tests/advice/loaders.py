@@ -1,6 +1,7 @@
 """Advice of a `Dataloader` and its iterators."""
 
 import functools
+import io
 import itertools
 import os
 import warnings
@@ -88,6 +89,19 @@ def progress_of_a_begun_iterator(case: Case) -> None:
         batches.set_state(3)
         assert len(list(progress.progress(batches, disable=True))) == 5
     assert len(list(progress.progress(loader, start=3, disable=True))) == 5
+
+
+@follows("pass a number, such as ….mean()")
+def progress_with_a_loss_of_each_row(case: Case) -> None:
+    screen = io.StringIO()
+    with progress.progress(loader_of(), file=screen, mininterval=0) as bar:
+        next(bar)
+        loss = np.full(8, 0.5)
+        with case.refused(ArgumentError):
+            bar.show(loss=loss)
+        bar.show(loss=loss.mean())
+        next(bar)
+    assert "loss=0.5" in screen.getvalue()
 
 
 @follows("pass a Dataloader, or an iterator of one: loader.iterate()")

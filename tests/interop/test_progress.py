@@ -5,6 +5,8 @@ import re
 from itertools import chain
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tqdm import tqdm
@@ -12,6 +14,7 @@ from tqdm import tqdm
 import loadax
 from loadax import Dataloader
 from loadax.errors import ArgumentError
+from loadax.interop.latest_values import LatestValues
 from tests.clocks import Machine
 
 
@@ -92,6 +95,87 @@ def test_waiting_is_shown_once_it_is_measured(machine: Machine) -> None:
     shares = [float(line.split("waited ")[1].split("%")[0]) for line in shown if re.search(r" ([3-9]|10)/10 ", line)]
     assert len(shares) >= 8
     assert shares == [100.0] * len(shares)
+
+
+@pytest.mark.parametrize("stage", ["maps", "reading"])
+def test_bar_says_what_training_waits_for(stage: str, machine: Machine) -> None:
+    def slow(batch: Any) -> Any:
+        machine.sleep(0.02)
+        return batch
+
+    class Slow:
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, row: int) -> Any:
+            machine.sleep(0.005)
+            return np.int32(row)
+
+    data = loadax.from_arrays(np.arange(400)).map_batch(slow) if stage == "maps" else loadax.from_source(Slow())
+    screen = Screen()
+    with loadax.progress(Dataloader(data, 8, num_workers=1), file=screen, mininterval=0, ncols=150) as batches:
+        assert len(list(batches)) == 50
+    assert re.search(rf", waited [\d.]+% for {stage}\]", screen.lines()[-1])
+
+
+def test_bar_shows_values_beside_the_statistics() -> None:
+    screen = Screen()
+    with loadax.progress(loader(), file=screen, mininterval=0, ncols=150, postfix={"lr": 1}) as batches:
+        for step, _ in enumerate(batches):
+            loss = jax.block_until_ready(jnp.float32(0.123456 + step))
+            batches.show(loss=loss, accuracy=np.float64(step), phase="warm")
+    assert not any("loss" in line for line in screen.lines() if " 1/40 " in line)
+    assert re.search(r"2/40 .*lr=1, loss=0.1235, accuracy=0, phase=warm, [\d,]+ rows/s", "\n".join(screen.lines()))
+    assert "loss=39.12, accuracy=39" in screen.lines()[-1]  # the bar is drawn once more when the loop ends
+    with pytest.raises(ArgumentError, match=r"loss=an array of shape \[8\]: pass a number, such as loss\.mean\(\)"):
+        batches.show(loss=jnp.zeros(8))
+
+
+def test_values_are_shown_once_the_devices_have_computed_them() -> None:
+    product = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y @ x, x).sum())
+    matrix = jnp.full((256, 256), 1 / 256)
+    jax.block_until_ready(product(matrix, 1))
+    values = LatestValues()
+    assert str(values) == ""
+    values.add({"loss": 1})
+    assert str(values) == "loss=1"
+    slow = product(matrix / 2, 500)
+    values.add({"loss": slow})
+    assert str(values) == "loss=1"
+    values.add({"loss": 3})
+    assert str(values) == "loss=3"
+    slower = product(matrix, 500)
+    for _ in range(3):
+        values.add({"loss": slower})
+        assert str(values) == "loss=3"
+    jax.block_until_ready(slow)
+    assert str(values) in {"loss=3", "loss=256"}  # not the older one, unless the newest is computed too
+    jax.block_until_ready(slower)
+    assert str(values) == "loss=256"
+
+
+def test_a_loop_that_runs_ahead_shows_values_all_the_same() -> None:
+    product = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y @ x, x).sum())
+    matrix = jnp.full((256, 256), 1 / 256)
+    first = product(matrix, 1)
+    values = LatestValues()
+    values.add({"loss": first, "step": 0})
+    jax.block_until_ready(first)
+    for step in range(1, 4):
+        values.add({"loss": product(matrix, 500), "step": step})
+    assert str(values) == "loss=256, step=0"
+
+
+def test_a_donated_value_is_not_shown() -> None:
+    values = LatestValues()
+    loss = jax.block_until_ready(jnp.float32(1.5))
+    values.add({"loss": loss})
+    assert str(values) == "loss=1.5"
+    for number in range(3):
+        donated = jnp.float32(number)
+        donated.delete()
+        values.add({"loss": donated})
+        assert str(values) == "loss=1.5"
 
 
 def test_bar_has_the_methods_of_tqdm() -> None:
