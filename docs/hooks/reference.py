@@ -101,6 +101,7 @@ TOPICS = {
             "loadax.ContentDigests",
             "loadax.Preflight",
             "loadax.interop.prometheus.*",
+            "loadax.interop.opentelemetry.observe",
         ),
     ),
     "sharding": Topic(
@@ -156,6 +157,7 @@ FIRST = {
         "step",
         "report",
         "stats",
+        "metrics",
         "host",
         "close",
     ),
