@@ -194,7 +194,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     objects = _objects()
     topics: list[Any] = ["api/index.md"]
     for folder, topic in TOPICS.items():
-        pages = [{path.rpartition(".")[2]: _page(folder, path)} for path in objects[folder]]
+        pages = [{_name(path): _page(folder, path)} for path in objects[folder]]
         topics.append({topic.title: [f"api/{folder}/index.md", *pages]})
     for entry in config.nav or []:
         if isinstance(entry, dict) and entry.get("API") == "api/":
@@ -208,7 +208,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for folder, topic in TOPICS.items():
         lines = [f"# {topic.title}", "", topic.text, "", "| | |", "|---|---|"]
         for path, summary in objects[folder].items():
-            name = path.rpartition(".")[2]
+            name = _name(path)
             lines.append(f"| [`{path.removeprefix('loadax.')}`]({name}.md) | {summary} |")
             page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n{_members(path)}"
             files.append(File.generated(config, _page(folder, path), content=page))
@@ -240,9 +240,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     lines = ["| | |", "|---|---|"]
     for folder, objects in _objects().items():
-        links = " · ".join(
-            f"[`{path.removeprefix('loadax.')}`]({folder}/{path.rpartition('.')[2]}.md)" for path in objects
-        )
+        links = " · ".join(f"[`{path.removeprefix('loadax.')}`]({folder}/{_name(path)}.md)" for path in objects)
         lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
     return markdown.replace("<!-- topics -->", "\n".join(lines))
 
@@ -264,7 +262,12 @@ def _members(path: str) -> str:
 
 
 def _page(folder: str, path: str) -> str:
-    return f"api/{folder}/{path.rpartition('.')[2]}.md"
+    return f"api/{folder}/{_name(path)}.md"
+
+
+def _name(path: str) -> str:
+    """Name of the page of an object; adapters have their module in it, since several have `batches`."""
+    return path.removeprefix("loadax.interop.") if path.startswith("loadax.interop.") else path.rpartition(".")[2]
 
 
 def _objects() -> dict[str, dict[str, str]]:
