@@ -163,13 +163,14 @@ FIRST = {
     ),
 }
 
-# Pages that live in the root of the repository, where other hosts look for them.
+# Pages that live in the root of the repository, where other hosts look for them, and the skill of coding agents.
 ROOT_PAGES = {
     "development/changelog.md": "CHANGELOG.md",
     "development/conduct.md": "CODE_OF_CONDUCT.md",
     "development/contributing.md": "CONTRIBUTING.md",
     "development/governance.md": "GOVERNANCE.md",
     "development/security.md": "SECURITY.md",
+    "start/agents.md": "skills/loadax/SKILL.md",
 }
 
 # How much a page counts in the search: guides come first, and what is of interest to developers comes last. A word in a

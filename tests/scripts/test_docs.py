@@ -18,7 +18,12 @@ from docs.pictures import DRAWINGS
 from tests import forkserver
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "skills").rglob("*.md")),
+]
 # A block in any other language could be Python under another name, and so escape.
 LANGUAGES = {"python", "bash", "console", "text", "json", "toml", "yaml"}
 
