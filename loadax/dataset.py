@@ -64,6 +64,7 @@ from loadax.transforms import (
 )
 
 if TYPE_CHECKING:
+    from loadax.dataset_explanation import DatasetExplanation
     from loadax.row_index.statistics import Statistics
 
 _LANES = 128
@@ -213,6 +214,22 @@ class Dataset:
     def spec(self) -> Tree:
         """Pytree of `ArraySpec(shape, dtype)` for one example. May read one row to infer it."""
         return self.reader.spec
+
+    def explain(self) -> "DatasetExplanation":
+        """Explains source, verbs, parts and leaves, and what the order promises. May read one row to infer the spec.
+
+        `print` shows it, and `explain().plot()` draws the order as a figure of matplotlib. `Dataloader.explain` tells
+        what a run of it will read.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import from_arrays
+            >>> print(from_arrays(np.arange(6.0)).shuffle(seed=0).explain().promises[1])
+            an epoch has a row at most once
+        """
+        from loadax.dataset_explanation import explain_dataset
+
+        return explain_dataset(self.order, self.reader, self.verbs)
 
     def read(self, positions: Any, epoch: int = 0) -> Tree:
         """Reads the examples at `positions` of an epoch into a pytree of arrays, rows first.

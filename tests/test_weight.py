@@ -92,7 +92,14 @@ class Weight(NamedTuple):
 
 
 # Rooms of features that none of these programs asks for.
-ASKED_FOR = ("loadax/sources/lerobot/", "loadax/sources/sparse/", "loadax/packing/", "loadax/loader/device/")
+ASKED_FOR = (
+    "loadax/sources/lerobot/",
+    "loadax/sources/sparse/",
+    "loadax/packing/",
+    "loadax/pictures/",
+    "loadax/loader/device/",
+    "loadax/loader/inspection/",
+)
 
 # Some 5 % above what is reached.
 WEIGHTS = {

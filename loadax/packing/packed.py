@@ -101,6 +101,11 @@ class PackedSource(BaseSource):
         return self._summary
 
     @property
+    def seq_lens(self) -> dict[str, int]:
+        """Columns of a row, by budget."""
+        return self._rows.seq_lens
+
+    @property
     def children(self) -> Sequence[Child]:
         documents = self._documents
         times = (
@@ -158,6 +163,14 @@ class PackedSource(BaseSource):
                 entries = np.bincount(segments.rows, segments.lengths, len(rows))
                 total += entries.astype(np.int64)
         return total
+
+    def segments_of(self, row: int, budget: str) -> list[tuple[int, int]]:
+        """First column and length of each document in a row, of the leaves of one budget."""
+        index = [group.name for group in self._groups].index(budget)
+        segments = self._segments(np.array([row]))[index]
+        return list(
+            zip(segments.columns.tolist(), segments.lengths.tolist(), strict=True)
+        )
 
     def documents(self, row: int) -> list[DocumentPart] | list[PackedDocument]:
         segments = self._segments(np.array([row]))

@@ -136,6 +136,7 @@ class PackedRows:
     """
 
     def __init__(self, form: Form, options: PackOptions, filling: Filling):
+        self.seq_lens = options.seq_lens
         self._form = form
         self._shift = options.shift
         self._bos = filling.bos is not None

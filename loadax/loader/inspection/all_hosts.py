@@ -50,6 +50,15 @@ class AllHosts:
             hold_leaf(self.grid, spec, shape) for spec, shape in self._leaves
         )
 
+    def held_by_devices(self, leaf: int) -> LeafHoldings:
+        """Parts of one leaf, by device in place of host."""
+        owners = self.grid.owners
+        devices = self.grid._replace(
+            owners=np.arange(owners.size).reshape(owners.shape)
+        )
+        spec, shape = self._leaves[leaf]
+        return hold_leaf(devices, spec, shape)
+
     @cached_property
     def rows(self) -> HeldRows:
         """Rows that each host reads."""

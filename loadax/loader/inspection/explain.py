@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loadax.core.buffers import align
-from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.files.paths import is_remote
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.all_hosts import AllHosts
+from loadax.loader.inspection.bytes_read import bytes_read
 from loadax.loader.inspection.chunk_reads import (
     Opened,
     blocks_read,
@@ -30,14 +30,17 @@ from loadax.loader.inspection.explanation import (
     Storage,
     spread_of,
 )
+from loadax.loader.inspection.part_costs import part_costs
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.plan.mix import Mixed
 from loadax.plan.steps import Steps
-from loadax.protocols import Array, Integers, Visits
 from loadax.sharding.mesh import axis_sizes
 from loadax.sources.base import walk
+
+if TYPE_CHECKING:
+    from loadax.pictures.panels import Panel
 
 _SHARED = 1 << 20  # rows of a long epoch whose shares are counted
 
@@ -66,6 +69,12 @@ def explain(
     sampled = spaced(plan.alike(at), steps)
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
+
+    def panels() -> Sequence["Panel"]:
+        from loadax.loader.inspection.run_panels import run_panels
+
+        return run_panels(dataset, plan, hosts, at, sampled, reading)
+
     micro = shard.microbatches
     rows = (
         (micro, batches.batch_size // micro) if micro > 1 else (batches.batch_size,)
@@ -100,6 +109,7 @@ def explain(
         warnings=tuple(
             find_warnings(dataset, hosts, batches, reading, memory, opened)
         ),
+        panels=panels,
     )
 
 
@@ -129,7 +139,7 @@ def _reading(
 ) -> Reading:
     source = dataset.reader.source
     host_rows = hosts.rows
-    read, whole = _bytes_read(dataset, hosts)
+    read, whole = bytes_read(dataset, hosts)
     reads = chunk_reads(plan, steps, host_rows, source)
     if reads is None:
         chunks, decoded = (None, None)
@@ -185,27 +195,12 @@ def _balance(
     plan: BatchPlan, shard: HostShard, steps: Sequence[int]
 ) -> tuple[int, float, float]:
     """Number of parts that the mesh cuts the rows into, and the largest over the mean cost of one: before, and now."""
-    parts = max(
-        (
-            size // (box[0][1] - box[0][0])
-            for (size, *_), (box, *_), *_ in shard.layouts
-        ),
-        default=1,
-    )
-    ratios = []
-    for made in (replace(plan, costs=None), plan):
-        costs = [_costs(plan, made.visits(step)) for step in steps]
-        shares = [
-            np.array([part.sum() for part in np.array_split(step, parts)])
-            for step in costs
-        ]
-        ratios.append(
-            float(
-                np.mean([share.max() / max(share.mean(), 1e-300) for share in shares])
-            )
-        )
-    before, now = ratios
-    return parts, before, now
+    before, now = part_costs(plan, shard, steps)
+    ratios = [
+        float(np.mean(costs.max(axis=1) / np.maximum(costs.mean(axis=1), 1e-300)))
+        for costs in (before, now)
+    ]
+    return before.shape[1], ratios[0], ratios[1]
 
 
 def _shares(plan: Steps, at: int) -> tuple[tuple[str, float, float], ...]:
@@ -227,36 +222,6 @@ def _shares(plan: Steps, at: int) -> tuple[tuple[str, float, float], ...]:
         drawn = np.subtract(after, before)
         shares.append((drawn / max(1, drawn.sum())).tolist())
     return tuple(zip(order.names, *shares, strict=True))
-
-
-def _costs(plan: BatchPlan, visits: Visits) -> Array:
-    """Costs of the rows of a step, float64[batch size]; padding costs nothing."""
-    assert plan.costs is not None
-    costs = np.zeros(len(visits.rows))
-    real = visits.rows >= 0
-    costs[real] = plan.costs(Visits(visits.rows[real], visits.epochs[real]))
-    return costs
-
-
-def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
-    """int64[hosts]: bytes that each host reads per step; and bytes of the whole batch."""
-    specs = flatten_spec(dataset.reader.specs[0])[0]
-    whole_row = sum(spec.nbytes for spec in specs)
-    whole = whole_row * hosts.batch_size
-    if not dataset.reader.maps_columns:
-        return hosts.rows.counts * whole_row, whole
-    read = np.zeros(len(hosts.processes), np.int64)
-    origins = dataset.reader.origins
-    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
-        if leaf.source is not None:
-            read += (
-                holdings.counts
-                * math.prod(holdings.extents)
-                * specs[origins[leaf.source]].dtype.itemsize
-            )
-    for leaf in hosts.one.host.leaves:
-        read += hosts.rows.counts * leaf.spec.nbytes
-    return read, whole
 
 
 def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Memory:

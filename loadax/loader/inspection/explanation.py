@@ -1,16 +1,20 @@
 """Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
 from loadax.plan.mix import ENDLESS
+
+if TYPE_CHECKING:
+    from loadax.pictures.figure import Picture
+    from loadax.pictures.panels import Panel
 
 
 @final
@@ -204,7 +208,7 @@ class Memory:
 class Explanation:
     """Figures of a run.
 
-    `print` shows a table, and `to_dict()` is for programs.
+    `print` shows a table, `plot` draws the order, and `to_dict()` is for programs.
 
     Args:
         data: Source of the dataset.
@@ -225,6 +229,7 @@ class Explanation:
         shares: Of a mixture by tokens: name of each dataset, and its shares of the rows and of the tokens of an epoch,
             or of the first 2**20 rows of a longer one.
         later: First step and explanation of each later phase of a chain.
+        panels: Makes the panels of `plot`.
     """
 
     data: str
@@ -243,11 +248,51 @@ class Explanation:
     warnings: tuple[str, ...]
     shares: tuple[tuple[str, float, float], ...] = ()
     later: tuple[tuple[int, "Explanation"], ...] = ()
+    panels: "Callable[[], Sequence[Panel]]" = field(default=tuple)
+
+    def plot(self) -> "Picture":
+        """Draws the order: who holds what of a batch on the mesh, and whichever the order has of these.
+
+        - Shares of a mixture over the steps of the run.
+        - Documents in packed rows.
+        - Padding by bucket.
+        - Costs of the parts of a step, without and with `balance=`.
+        - Chunks, and blocks of a block shuffle, that each host reads.
+
+        The mesh may be a planned one. Takes a second or two for any number of steps and hosts: of many, it shows evenly
+        spaced ones, and says so.
+
+        Returns:
+            A `matplotlib.figure.Figure` in the style of `matplotlib.rcParams`, which notebooks show as SVG.
+
+        Raises:
+            UnsupportedError: If matplotlib is not installed; says what to install.
+
+        Examples:
+            >>> import numpy as np
+            >>> from loadax import Dataloader, from_arrays, mix
+            >>> parts = {name: from_arrays(np.arange(90)).shuffle(seed=0) for name in ("web", "code")}
+            >>> loader = Dataloader(mix(parts, {"web": 2, "code": 1}), batch_size=16)
+            >>> picture = loader.explain().plot()
+            >>> picture.axes[1].get_title("left")
+            'Mixture: shares of rows'
+        """
+        from loadax.pictures.panels import draw
+
+        panels = [*self.panels()]
+        for first, phase in self.later:
+            for panel in phase.panels():
+                title = f"From step {first:,} on: {panel.title}"
+                panels.append(panel._replace(title=title))
+        return draw(panels)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        figures = replace(self, later=(), panels=tuple)
+        plain: dict[str, Any] = asdict(figures)
+        del plain["panels"]
+        plain["later"] = [[first, phase.to_dict()] for first, phase in self.later]
+        return dict(json.loads(json.dumps(plain)))
 
     def __str__(self) -> str:
         facts = [

@@ -1,0 +1,1 @@
+"""Pictures of an order: panels of numbers, and the figure that shows them."""
