@@ -59,6 +59,7 @@ class DatasetExplanation:
 
         Raises:
             StreamError: If the rows come from a stream.
+            ScheduleError: If a mixture is scheduled by step, which a loader alone can draw.
             UnsupportedError: If matplotlib is not installed; says what to install.
         """
         from loadax.pictures.panels import draw

@@ -41,10 +41,7 @@ COLOURS = (
 _GREY = COLOURS[6]
 _WIDTH = 5.4  # inches of a panel
 _HEIGHT = 3.1
-_MOST_CELLS = 64  # with a text each
-_MOST_LINES = 12  # of these
-_MOST_BARS = 32  # beside each other
-_MOST_VALUES = 16  # written above bars
+_MOST_NAMES = 16  # beside each other
 _THOUSANDS = StrMethodFormatter("{x:,.10g}")
 _SMALL = 8  # points of a text in a panel
 
@@ -94,20 +91,15 @@ def _draw(panel: Panel, axes: Axes) -> None:
 
 @_draw.register
 def _holders(panel: Holders, axes: Axes) -> None:
-    lines = len(panel.rows)
-    columns = len(panel.columns)
-    if lines * columns <= _MOST_CELLS and lines <= _MOST_LINES:
-        most = max(who for line in panel.holders for part in line for who in part)
-        for line, parts in enumerate(panel.holders):
-            for column, part in enumerate(parts):
-                _part(axes, (column, line), part, panel.kind, most)
-    else:
-        _gradient(panel, axes)
-    axes.set_xlim(0, columns)
-    axes.set_ylim(lines, 0)
+    most = max(who for line in panel.holders for part in line for who in part)
+    for line, parts in enumerate(panel.holders):
+        for column, part in enumerate(parts):
+            _part(axes, (column, line), part, panel.kind, most)
+    axes.set_xlim(0, len(panel.columns))
+    axes.set_ylim(len(panel.rows), 0)
     axes.set_ylabel("rows of the batch", fontsize=_SMALL + 1)
-    _name_ticks(axes.xaxis, panel.columns, 8)
-    _name_ticks(axes.yaxis, panel.rows, _MOST_LINES)
+    _name_ticks(axes.xaxis, panel.columns)
+    _name_ticks(axes.yaxis, panel.rows)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
 
@@ -132,7 +124,7 @@ def _part(
         _part_text(kind, part),
         ha="center",
         va="center",
-        fontsize=_SMALL,
+        fontsize=_SMALL - 1,
         color=_text_on(colour),
     )
 
@@ -154,22 +146,9 @@ def _text_on(colour: str) -> str:
     return "white"
 
 
-def _gradient(panel: Holders, axes: Axes) -> None:
-    """Draws many parts in a gradient of their first holders."""
-    first = np.array([[part[0] for part in line] for line in panel.holders])
-    extent = (0, len(panel.columns), len(panel.rows), 0)
-    axes.imshow(first, extent=extent, aspect="auto", interpolation="none")
-    ends = [
-        Rectangle((0, 0), 1, 1, color=mpl.colormaps["viridis"](end))
-        for end in (0.0, 1.0)
-    ]
-    labels = [f"{panel.kind} {first.min():,}", f"{panel.kind} {first.max():,}"]
-    _legend(axes, ends, labels)
-
-
-def _name_ticks(axis: Any, names: Sequence[str], most: int) -> None:
-    """Writes the names of cells that are 1 apart, at most so many of them."""
-    every = math.ceil(len(names) / most)
+def _name_ticks(axis: Any, names: Sequence[str]) -> None:
+    """Writes the names of bars or cells that are 1 apart; of more than 16, every other one."""
+    every = math.ceil(len(names) / _MOST_NAMES)
     places = [number + 0.5 for number in range(0, len(names), every)]
     axis.set_ticks(places, names[::every])
 
@@ -199,60 +178,41 @@ def _rows(panel: Rows, axes: Axes) -> None:
             axes.broken_barh(row.parts[turn::2], (line + 0.1, 0.8), color=colour)
     axes.set_xlim(0, panel.length)
     axes.set_ylim(len(panel.rows), 0)
-    _name_ticks(axes.yaxis, [row.name for row in panel.rows], 16)
+    _name_ticks(axes.yaxis, [row.name for row in panel.rows])
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(_THOUSANDS)
 
 
 @_draw.register
 def _bars(panel: Bars, axes: Axes) -> None:
-    names = len(panel.names)
-    axes.set_ylabel(panel.y, fontsize=_SMALL + 1)
-    if names > _MOST_BARS:
-        for colour, (label, values) in zip(
-            _series_colours(panel), panel.series.items(), strict=False
-        ):
-            axes.stairs(values, np.arange(names + 1), color=colour, label=label)
-    else:
-        _beside(panel, axes)
-    _name_ticks(axes.xaxis, panel.names, 8)
-    axes.set_xlim(0, names)
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-    axes.yaxis.set_major_formatter(_THOUSANDS)
-    if len(panel.series) > 1:
-        _legend(axes, lines=panel.names[0].count("\n") + 1)
-
-
-def _beside(panel: Bars, axes: Axes) -> None:
     places = np.arange(len(panel.names)) + 0.5
     number = len(panel.series)
+    width = 0.8 / number
     below = np.zeros(len(places))
-    if panel.stacked:
-        width = 0.7
-    else:
-        width = 0.8 / number
-    for turn, (colour, (label, values)) in enumerate(
-        zip(_series_colours(panel), panel.series.items(), strict=False)
-    ):
+    for turn, (label, values) in enumerate(panel.series.items()):
+        colour = _colours(panel)[turn]
         if panel.stacked:
-            bars = axes.bar(places, values, width, below, color=colour, label=label)
+            axes.bar(places, values, 0.7, below, color=colour, label=label)
             below = below + values
             continue
         beside = places + (turn - (number - 1) / 2) * width
         bars = axes.bar(beside, values, width, color=colour, label=label)
-        if len(places) * number <= _MOST_VALUES:
-            axes.bar_label(bars, fmt=_value_text, fontsize=_SMALL, padding=1)
+        if len(places) * number <= _MOST_NAMES:
+            axes.bar_label(bars, fmt="{:,.4g}", fontsize=_SMALL, padding=1)
+    axes.set_ylabel(panel.y, fontsize=_SMALL + 1)
+    axes.set_xlim(0, len(places))
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    axes.yaxis.set_major_formatter(_THOUSANDS)
+    _name_ticks(axes.xaxis, panel.names)
+    if number > 1:
+        _legend(axes, panel.names[0].count("\n") + 1)
 
 
-def _series_colours(panel: Bars) -> Sequence[str]:
+def _colours(panel: Bars) -> Sequence[str]:
     """Colours of the series, of which grey is what one wants less of."""
     if panel.stacked:
         return (COLOURS[0], _GREY)
     return (_GREY, COLOURS[0])[-len(panel.series) :]
-
-
-def _value_text(value: float) -> str:
-    return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 @_draw.register
@@ -275,13 +235,12 @@ def _points(panel: Points, axes: Axes) -> None:
         _legend(axes)
 
 
-def _legend(axes: Axes, *entries: Any, lines: int = 1) -> None:
+def _legend(axes: Axes, lines: int = 1) -> None:
     """Puts a legend below the axes, whose ticks have names of some lines."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     below = ScaledTranslation(0, -(24 + 10 * lines) / 72, figure.dpi_scale_trans)
     axes.legend(
-        *entries,
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,

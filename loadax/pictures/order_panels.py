@@ -27,11 +27,11 @@ def order_panels(order: Order, reader: Reader) -> list[Panel]:
     """Panels of the order of a dataset."""
     panels: list[Panel] = []
     mixed = mixture_of(order)
-    if mixed is not None and not order.by_step:
+    if mixed is not None:
         panels.append(_mixture(order, mixed))
     panels += packed_panels(reader.source)
     panels += _lengths(order, reader)
-    if mixed is None and order.size:
+    if mixed is None:
         panels.append(_rows_at_positions(order))
     return panels
 
@@ -130,11 +130,8 @@ def packed_panels(source: BaseSource) -> Iterator[Panel]:
             continue
         rows = _spaced(len(part), _MOST_ROWS)
         filled = part.tokens(rows).sum() / (len(rows) * sum(part.seq_lens.values()))
-        if len(rows) == len(part):
-            which = f"all {len(part):,} rows"
-        else:
-            which = f"{len(rows):,} of {len(part):,} rows"
-        note = f"{filled:.1%} of {which} filled, {1 - filled:.1%} padding"
+        which = f"{_of_all(len(rows), len(part))} rows"
+        note = f"{which}: {filled:.1%} filled, {1 - filled:.1%} padding"
         for budget, length in part.seq_lens.items():
             title = " of ".join(filter(None, ("Documents in packed rows", name)))
             x = "column"
@@ -157,7 +154,7 @@ def _drawn_rows(part: PackedSource, budget: str) -> list[PackedRow]:
 
 def _lengths(order: Order, reader: Reader) -> Iterator[Panel]:
     """Lengths of documents, if the source knows them."""
-    if order.by_step or not 0 < order.size < ENDLESS:
+    if not 0 < order.size < ENDLESS:
         return
     positions = _spaced(order.size, _MOST_ROWS)
     rows = order.visits(np.zeros_like(positions), positions).rows
@@ -167,10 +164,7 @@ def _lengths(order: Order, reader: Reader) -> Iterator[Panel]:
     least, median, most = np.percentile(lengths, (0, 50, 100), method="nearest")
     edges = np.linspace(0, most + 1, min(40, most + 1) + 1)
     counts = np.histogram(lengths, edges)[0]
-    if len(rows) == order.size:
-        which = f"all {order.size:,}"
-    else:
-        which = f"{len(rows):,} of {order.size:,}"
+    which = _of_all(len(rows), order.size)
     note = f"{which}: {least:,} to {most:,}, median {median:,}"
     yield Counts(
         "Lengths of documents",
@@ -188,13 +182,16 @@ def _rows_at_positions(order: Order) -> Panel:
     for epoch in range(2 if order.varies else 1):
         visits = order.visits(np.full_like(positions, epoch), positions)
         rows[f"epoch {epoch}"] = visits.rows.tolist()
-    if len(positions) == order.size:
-        note = f"all {order.size:,} positions"
-    else:
-        note = f"{len(positions):,} of {order.size:,} positions, evenly spaced"
+    note = f"{_of_all(len(positions), order.size)} positions"
     return Points(
         "Row at each position", note, "position", "row", positions.tolist(), rows
     )
+
+
+def _of_all(number: int, all_of_them: int) -> str:
+    if number == all_of_them:
+        return f"all {number:,}"
+    return f"{number:,} of {all_of_them:,}"
 
 
 def _spaced(size: int, most: int) -> Integers:

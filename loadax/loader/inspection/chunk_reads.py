@@ -65,45 +65,17 @@ def open_on_hosts(reader: Reader, plan: Steps, hosts: AllHosts) -> list[Opened]:
     return opened
 
 
-class BlockCounts(NamedTuple):
-    """Blocks of block shuffles that sampled hosts read.
-
-    Args:
-        hosts: The hosts, int64[n].
-        blocks: Number of blocks of the dataset.
-        epoch: Blocks that each host reads in an epoch, float64[n].
-        run: Blocks that it reads over the whole run, float64[n]: without pinned lanes, their expected number.
-        pinned: Whether they are the same ones in every epoch.
-    """
-
-    hosts: Integers
-    blocks: int
-    epoch: NDArray[np.float64]
-    run: NDArray[np.float64]
-    pinned: bool
-
-
 def blocks_read(reader: Reader, plan: Steps, hosts: AllHosts) -> BlocksRead | None:
     """Blocks of all block shuffles that hosts read; None without a block shuffle, or on one host."""
-    found = block_counts(reader, plan, hosts)
-    if found is None:
-        return None
-    epoch, run = (spread_of(found.epoch), spread_of(found.run))
-    return BlocksRead(found.blocks, epoch, run, found.pinned)
-
-
-def block_counts(reader: Reader, plan: Steps, hosts: AllHosts) -> BlockCounts | None:
-    """As `blocks_read`, for each of some hosts."""
     groups = hosts.rows.alike
     shuffles = list(block_shuffles(plan.order, reader.source))
     if not shuffles or len(groups) == 1:
         return None
     endless = BatchPlan(plan.order, hosts.batch_size, None, "pad")
     sample = spaced(range(len(groups)), _HOSTS_WITH_CHUNKS)
-    firsts = np.array([groups[group][0] for group in sample])
     epoch, run = np.zeros((2, len(sample)))
-    for index, host in enumerate(firsts.tolist()):
-        positions = hosts.rows.positions(host)
+    for index, group in enumerate(sample):
+        positions = hosts.rows.positions(int(groups[group][0]))
         for shuffle in shuffles:
             blocks = shuffle.blocks
             share = lanes_met(endless, blocks.lanes, positions) / blocks.lanes
@@ -112,11 +84,10 @@ def block_counts(reader: Reader, plan: Steps, hosts: AllHosts) -> BlockCounts | 
                 left = left ** (plan.num_epochs or np.inf)
             epoch[index] += blocks.num_blocks * share
             run[index] += blocks.num_blocks * (1 - left)
-    return BlockCounts(
-        firsts,
+    return BlocksRead(
         sum(shuffle.blocks.num_blocks for shuffle in shuffles),
-        epoch,
-        run,
+        spread_of(epoch),
+        spread_of(run),
         all(shuffle.blocks.pinned for shuffle in shuffles),
     )
 

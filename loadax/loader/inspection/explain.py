@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadax.core.buffers import align
+from loadax.core.spec import flatten_spec
 from loadax.dataset import Dataset
 from loadax.files.paths import is_remote
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.inspection.all_hosts import AllHosts
-from loadax.loader.inspection.bytes_read import bytes_read
 from loadax.loader.inspection.chunk_reads import (
     Opened,
     blocks_read,
@@ -36,6 +36,7 @@ from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
 from loadax.plan.mix import Mixed
 from loadax.plan.steps import Steps
+from loadax.protocols import Integers
 from loadax.sharding.mesh import axis_sizes
 from loadax.sources.base import walk
 
@@ -139,7 +140,7 @@ def _reading(
 ) -> Reading:
     source = dataset.reader.source
     host_rows = hosts.rows
-    read, whole = bytes_read(dataset, hosts)
+    read, whole = _bytes_read(dataset, hosts)
     reads = chunk_reads(plan, steps, host_rows, source)
     if reads is None:
         chunks, decoded = (None, None)
@@ -222,6 +223,27 @@ def _shares(plan: Steps, at: int) -> tuple[tuple[str, float, float], ...]:
         drawn = np.subtract(after, before)
         shares.append((drawn / max(1, drawn.sum())).tolist())
     return tuple(zip(order.names, *shares, strict=True))
+
+
+def _bytes_read(dataset: Dataset, hosts: AllHosts) -> tuple[Integers, int]:
+    """int64[hosts]: bytes that each host reads per step; and bytes of the whole batch."""
+    specs = flatten_spec(dataset.reader.specs[0])[0]
+    whole_row = sum(spec.nbytes for spec in specs)
+    whole = whole_row * hosts.batch_size
+    if not dataset.reader.maps_columns:
+        return hosts.rows.counts * whole_row, whole
+    read = np.zeros(len(hosts.processes), np.int64)
+    origins = dataset.reader.origins
+    for leaf, holdings in zip(hosts.one.batch.leaves, hosts.leaves, strict=True):
+        if leaf.source is not None:
+            read += (
+                holdings.counts
+                * math.prod(holdings.extents)
+                * specs[origins[leaf.source]].dtype.itemsize
+            )
+    for leaf in hosts.one.host.leaves:
+        read += hosts.rows.counts * leaf.spec.nbytes
+    return read, whole
 
 
 def _memory(options: LoaderOptions, hosts: AllHosts, opened: list[Opened]) -> Memory:

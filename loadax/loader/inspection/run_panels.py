@@ -1,16 +1,15 @@
-"""Panels of a run: who holds what, mixtures over its steps, padding by bucket, balance, chunks and blocks by host."""
+"""Panels of a run: who holds what, mixtures over its steps, padding by bucket, balance, chunks by host."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 
 from loadax.core.formatting import count_text, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.all_hosts import AllHosts
-from loadax.loader.inspection.bytes_read import bytes_read
 from loadax.loader.inspection.chunk_reads import (
-    block_counts,
     chunk_reads,
     sampled_hosts,
     spaced,
@@ -31,9 +30,9 @@ from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 from loadax.sharding.holdings import LeafHoldings
 
-_MOST_LINES = 32  # of parts of the batch
-_MOST_APART = 8  # lines of which those of the same hosts are drawn apart
-_MOST_NAMES = 256  # hosts or parts of a panel
+_MOST_LINES = 16  # of parts of the batch
+_MOST_COLUMNS = 8
+_MOST_BARS = 32  # hosts or parts of a step
 _MOST_ROWS = 1 << 13  # of a bin whose datasets are counted row by row
 _MOST_POSITIONS = 1 << 20  # of a mixture by tokens
 _ENDLESS_STEPS = 64  # of an endless mixture without a schedule
@@ -57,120 +56,80 @@ def run_panels(
         steps: Steps to sample for figures that depend on their rows.
         reading: Figures of the run.
     """
-    panels: list[Panel] = [_mesh(hosts, bytes_read(dataset, hosts)[0])]
+    panels: list[Panel] = [_mesh(hosts, reading)]
     panels += _mixture(plan)
     panels += packed_panels(dataset.reader.source)
     panels += _buckets(plan)
     panels += _balance(plan, hosts, at, steps)
     panels += _chunks(dataset, plan, hosts, steps, reading)
-    panels += _blocks(dataset, plan, hosts)
     return panels
 
 
-def _mesh(hosts: AllHosts, nbytes: Integers) -> Panel:
+def _mesh(hosts: AllHosts, reading: Reading) -> Panel:
     """Parts of the leaf that is cut into most of them, and the hosts (of one host: the devices) that hold each."""
-    number = int(np.argmax([np.prod(leaf.cuts) for leaf in hosts.leaves]))
-    if len(hosts.processes) > 1:
-        kind = "host"
-        held = hosts.leaves[number]
-        names = hosts.processes
-    else:
-        kind = "device"
+    number = int(np.argmax([math.prod(leaf.cuts) for leaf in hosts.leaves]))
+    held = hosts.leaves[number]
+    names = hosts.processes
+    kind = "host"
+    note = _reads(reading, len(names))
+    if len(names) == 1:
         held = hosts.held_by_devices(number)
         names = np.arange(held.hosts)
-    lines = spaced(range(held.cuts[0]), _MOST_LINES)
-    columns = spaced(range(held.columns), _MOST_LINES)
-    holders = [
-        [_holders(held, line * held.columns + column, names) for column in columns]
-        for line in lines
-    ]
-    path = hosts.one.batch.leaves[number].path or "the batch"
-    spec = ", ".join(map(repr, hosts.one.specs[number]))
-    if kind == "host":
-        note = _reads(hosts, nbytes)
-    else:
+        kind = "device"
         note = f"{held.hosts:,} devices of one host"
-    x = _column_label(held)
-    names_of_lines = [_interval(line, 1, held.extents[0]) for line in lines]
+    lines = spaced(range(held.cuts[0]), _MOST_LINES)
+    columns = spaced(range(held.columns), _MOST_COLUMNS)
+    x, columns_text = _columns(held, columns)
     if len(lines) * len(columns) < held.cuts[0] * held.columns:
         parts = held.cuts[0] * held.columns
         x += f"; {len(lines) * len(columns):,} of {parts:,} parts are shown"
-    elif len(lines) > _MOST_APART:
-        names_of_lines, holders = _merged(holders, held.extents[0])
+    path = hosts.one.batch.leaves[number].path or "the batch"
+    spec = ", ".join(map(repr, hosts.one.specs[number]))
+    shards = np.add.outer(np.multiply(lines, held.columns), columns)
     return Holders(
-        f"Who holds {path}, by P({spec})",
-        note,
-        x,
-        kind,
-        names_of_lines,
-        [_columns(held, column) for column in columns],
-        holders,
+        title=f"Who holds {path}, by P({spec})",
+        note=note,
+        x=x,
+        kind=kind,
+        rows=[_interval(line, held.extents[0]) for line in lines],
+        columns=columns_text,
+        holders=[
+            [tuple(names[held.host[held.shard == shard]].tolist()) for shard in line]
+            for line in shards
+        ],
     )
 
 
-def _merged(
-    holders: list[list[tuple[int, ...]]], extent: int
-) -> tuple[list[str], list[list[tuple[int, ...]]]]:
-    """Neighbouring lines with the same holders as one, and their names."""
-    names = []
-    lines = []
-    first = 0
-    for line, group in groupby(holders):
-        number = len(list(group))
-        names.append(_interval(first, number, extent))
-        lines.append(line)
-        first += number
-    return names, lines
-
-
-def _holders(held: LeafHoldings, shard: int, names: Integers) -> tuple[int, ...]:
-    return tuple(names[held.host[held.shard == shard]].tolist())
-
-
-def _reads(hosts: AllHosts, nbytes: Integers) -> str:
+def _reads(reading: Reading, hosts: int) -> str:
     """How much hosts read, as text."""
-    rows = hosts.rows.counts
-    least = int(hosts.rows.copies.min())
-    most = int(hosts.rows.copies.max())
+    rows, nbytes = (reading.rows, reading.nbytes)
+    which = f"each of {hosts:,} hosts reads"
+    if rows.least < rows.most or nbytes.least < nbytes.most:
+        which = f"of {hosts:,} hosts, one reads up to"
     copies = ""
-    if most > 1:
-        copies = f"; {most:,} hosts read each row"
-    if least < most:
-        copies = f"; {least:,} to {most:,} hosts read each row"
-    if (rows == rows[0]).all() and (nbytes == nbytes[0]).all():
-        which = f"each of {len(rows):,} hosts reads {count_text(int(rows[0]), 'row')}"
-        return f"{which}, {size_text(int(nbytes[0]))} a step{copies}"
-    which = f"hosts read {rows.min():,} to {rows.max():,} rows"
-    return f"{which}, up to {size_text(int(nbytes.max()))} a step{copies}"
+    if reading.copies.most > 1:
+        copies = f"; {reading.copies.most:,} hosts read each row"
+    text = f"{count_text(int(rows.most), 'row')}, {size_text(nbytes.most)} a step"
+    return f"{which} {text}{copies}"
 
 
-def _interval(first: int, number: int, extent: int) -> str:
-    """Rows (or columns) of some parts of one extent, of which this is the first."""
-    if number * extent == 1:
+def _columns(held: LeafHoldings, columns: Sequence[int]) -> tuple[str, list[str]]:
+    """Label of the parts of a line, and the columns of some of them."""
+    dims = [dim for dim, cut in enumerate(held.cuts) if dim and cut > 1]
+    if not dims:
+        return "all columns", [""]
+    if len(dims) > 1:
+        return f"parts of dims {', '.join(map(str, dims))}", [*map(str, columns)]
+    extent = held.extents[dims[0]]
+    names = [_interval(column, extent) for column in columns]
+    return f"columns (dim {dims[0]})", names
+
+
+def _interval(number: int, extent: int) -> str:
+    first = number * extent
+    if extent == 1:
         return f"{first:,}"
-    return f"{first * extent:,} to {(first + number) * extent - 1:,}"
-
-
-def _cut_dims(held: LeafHoldings) -> list[int]:
-    return [dim for dim, cut in enumerate(held.cuts) if dim and cut > 1]
-
-
-def _column_label(held: LeafHoldings) -> str:
-    dims = _cut_dims(held)
-    if not dims:
-        return "all columns"
-    if len(dims) == 1:
-        return f"columns (dim {dims[0]})"
-    return f"parts of dims {', '.join(map(str, dims))}"
-
-
-def _columns(held: LeafHoldings, column: int) -> str:
-    dims = _cut_dims(held)
-    if not dims:
-        return ""
-    if len(dims) == 1:
-        return _interval(column, 1, held.extents[dims[0]])
-    return str(column)
+    return f"{first:,} to {first + extent - 1:,}"
 
 
 def _mixture(plan: Steps) -> Iterator[Panel]:
@@ -295,7 +254,7 @@ def _balance(
         (costs.max(axis=1) / costs.mean(axis=1)).mean() for costs in (before, now)
     ]
     parts = before.shape[1]
-    shown = spaced(range(parts), _MOST_NAMES)
+    shown = spaced(range(parts), _MOST_BARS)
     note = (
         f"the most expensive of {parts:,} parts: {ratios[1]:.3f} times the mean, "
         f"{ratios[0]:.3f} without (mean of {count_text(len(steps), 'step')})"
@@ -327,7 +286,7 @@ def _chunks(
         return
     sampled = sampled_hosts(hosts.rows)
     order = np.argsort(sampled)
-    shown = order[spaced(range(len(order)), _MOST_NAMES)]
+    shown = order[spaced(range(len(order)), _MOST_BARS)]
     if reading.kept_open:
         kept = "kept open until used up"
     else:
@@ -339,35 +298,8 @@ def _chunks(
     yield Bars(
         "Chunks that each host reads in a step",
         note,
-        _host_label(len(shown), len(hosts.processes)),
+        f"host ({len(shown):,} of {len(hosts.processes):,})",
         "chunks",
         [str(hosts.processes[host]) for host in sampled[shown]],
         {"chunks": reads[0][shown].tolist()},
     )
-
-
-def _blocks(dataset: Dataset, plan: Steps, hosts: AllHosts) -> Iterator[Panel]:
-    counts = block_counts(dataset.reader, plan, hosts)
-    if counts is None:
-        return
-    if counts.pinned:
-        series = {"in every epoch": counts.epoch.tolist()}
-    else:
-        series = {
-            "over the run, expected": counts.run.tolist(),
-            "in an epoch": counts.epoch.tolist(),
-        }
-    yield Bars(
-        "Blocks that each host reads",
-        f"of {counts.blocks:,} blocks",
-        _host_label(len(counts.hosts), len(hosts.processes)),
-        "blocks",
-        [str(hosts.processes[host]) for host in counts.hosts],
-        series,
-    )
-
-
-def _host_label(shown: int, hosts: int) -> str:
-    if shown == hosts:
-        return "host"
-    return f"host ({shown:,} of {hosts:,})"
