@@ -1,6 +1,6 @@
 """DatasetExplanation: what a dataset is made of, and what its order promises; the result of `Dataset.explain`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, final
@@ -17,7 +17,7 @@ from loadax.redaction import redact
 
 if TYPE_CHECKING:
     from loadax.pictures.figure import Picture
-    from loadax.pictures.panels import Panel
+    from loadax.pictures.panels import Panels
 
 _SHOWN_PARTS = 16
 
@@ -47,24 +47,28 @@ class DatasetExplanation:
     promises: tuple[str, ...]
     leaves: tuple[str, ...]
     row_bytes: int
-    panels: "Callable[[], Sequence[Panel]]"
+    panels: "Callable[[], Panels]"
 
-    def plot(self) -> "Picture":
-        """Draws the order: shares of a mixture, packed rows, lengths of documents, and which row is at which position.
+    def plot(self, *panels: str) -> "Picture":
+        """Draws the order. Takes a second at most: of many rows, it shows evenly spaced ones, and says so.
 
-        Takes a second at most: of many rows, it shows evenly spaced ones, and says so.
+        Args:
+            panels: Panels to draw, of those that the dataset has: "mixture", shares of datasets in an epoch; "rows",
+                the row at each position; "packing", documents in packed rows; "lengths", those of documents. None: all
+                of them.
 
         Returns:
             A `matplotlib.figure.Figure` in the style of `matplotlib.rcParams`, which notebooks show as SVG.
 
         Raises:
+            ArgumentError: If the dataset has no such panel.
             StreamError: If the rows come from a stream.
             ScheduleError: If a mixture is scheduled by step, which a loader alone can draw.
             UnsupportedError: If matplotlib is not installed; says what to install.
         """
         from loadax.pictures.panels import draw
 
-        return draw(self.panels())
+        return draw(self.panels(), panels)
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as a JSON-serialisable dict."""
@@ -130,7 +134,7 @@ def explain_dataset(
             for name, part in zip(names, order.parts, strict=True)
         ]
 
-    def panels() -> "Sequence[Panel]":
+    def panels() -> "Panels":
         if has_stream(order):
             raise StreamError("explain().plot()")
         from loadax.pictures.order_panels import order_panels

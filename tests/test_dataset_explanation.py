@@ -1,14 +1,15 @@
 """What `Dataset.explain` tells, and the numbers that its picture shows, are those of the data."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 
 from loadax import Dataset, concat, from_arrays, from_documents, from_source, from_stream, mix
-from loadax.errors import ScheduleError, StreamError
-from loadax.pictures.panels import Counts, Points, Rows, Shares
+from loadax.errors import ArgumentError, ScheduleError, StreamError
+from loadax.pictures.panels import Counts, Panel, Points, Rows, Shares
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 500)
 
@@ -20,6 +21,10 @@ def documents() -> Dataset:
 def mixture(**options: Any) -> Dataset:
     parts = {"web": from_arrays({"x": np.zeros(90)}).shuffle(0), "code": from_arrays({"x": np.ones(30)}).shuffle(1)}
     return mix(parts, {"web": 3, "code": 1}, **options)
+
+
+def shown(data: Dataset) -> list[Panel]:
+    return [*chain.from_iterable(data.explain().panels().values())]
 
 
 def test_text_of_a_mixture() -> None:
@@ -99,7 +104,7 @@ def test_shares_are_those_of_an_epoch(size: int) -> None:
     parts = {"web": from_arrays(np.zeros(size)).shuffle(0), "code": from_arrays(np.ones(size // 3)).shuffle(1)}
     mixed = mix(parts, {"web": 3, "code": 1})
     for data in (mixed, mixed.subset_per_epoch(range(0, len(mixed), 2))):
-        (panel,) = data.explain().panels()
+        (panel,) = shown(data)
         assert isinstance(panel, Shares)
         rows = data.read(range(len(data)))
         code = [*panel.shares.values()][1]
@@ -110,25 +115,25 @@ def test_shares_are_those_of_an_epoch(size: int) -> None:
 
 
 def test_an_endless_mixture_shows_its_beginning() -> None:
-    (panel,) = mixture(stop="never").explain().panels()
+    (panel,) = shown(mixture(stop="never"))
     assert isinstance(panel, Shares)
     assert panel.note == "first 1,048,576 positions, in 64 bins"
 
 
 def test_rows_are_at_the_positions_that_the_data_has_them() -> None:
     data = from_arrays(np.arange(1000)).shuffle(seed=0, block=8, lanes=2)
-    (panel,) = data.explain().panels()
+    (panel,) = shown(data)
     assert isinstance(panel, Points)
     assert panel.note == "200 of 1,000 positions"
     for epoch, rows in enumerate(panel.rows.values()):
         assert data.read(panel.positions, epoch=epoch).tolist() == rows
-    (same,) = from_arrays(np.arange(3)).explain().panels()
+    (same,) = shown(from_arrays(np.arange(3)))
     assert isinstance(same, Points)
     assert same.rows == {"epoch 0": [0, 1, 2]}
 
 
 def test_lengths_are_those_of_the_documents() -> None:
-    counts, points = documents()[:300].explain().panels()
+    points, counts = shown(documents()[:300])
     assert isinstance(counts, Counts)
     assert isinstance(points, Points)
     np.testing.assert_array_equal(counts.counts, np.histogram(LENGTHS[:300], counts.edges)[0])
@@ -143,7 +148,7 @@ def test_budgets_of_packed_rows_have_panels() -> None:
         [{"inputs": np.ones(n, np.int32), "targets": np.ones(1 + n // 2, np.int32)} for n in range(1, 30)]
     )
     data = pairs.pack({"inputs": 40, "targets": 20}, method="first_fit")
-    inputs, targets, _ = data.explain().panels()
+    _, inputs, targets = shown(data)
     assert isinstance(inputs, Rows)
     assert isinstance(targets, Rows)
     assert (inputs.length, targets.length) == (40, 20)
@@ -159,9 +164,25 @@ def test_budgets_of_packed_rows_have_panels() -> None:
 
 def test_packed_parts_of_a_mixture_are_named() -> None:
     packed = documents().pack(64, method="best_fit")
-    titles = [panel.title for panel in mix({"a": packed, "b": packed[:9]}, [1, 1]).explain().panels()]
+    titles = [panel.title for panel in shown(mix({"a": packed, "b": packed[:9]}, [1, 1]))]
     assert titles == ["Mixture: shares of rows", "Documents in packed rows of a", "Documents in packed rows of b"]
 
 
 def test_an_empty_dataset_is_drawn() -> None:
     assert from_arrays(np.arange(5))[:0].explain().plot().axes[0].get_title("left") == "Row at each position"
+
+
+def test_panels_are_chosen_by_name() -> None:
+    explained = documents().explain()
+    assert [axes.get_title("left") for axes in explained.plot("lengths").axes] == ["Lengths of documents"]
+    with pytest.raises(ArgumentError, match="panels='mixture': pass 'rows' or 'lengths'"):
+        explained.plot("mixture")
+
+
+def test_a_scheduled_endless_mixture_shows_its_schedule() -> None:
+    parts = {"web": from_arrays(np.zeros(90)), "code": from_arrays(np.ones(30))}
+    later = {0: {"web": 3, "code": 1}, 400: {"web": 1, "code": 3}}
+    (panel,) = shown(mix(parts, later, stop="never"))
+    assert isinstance(panel, Shares)
+    assert panel.edges == [*range(0, 801, 50)]
+    assert [*panel.shares.values()][1][7:9] == pytest.approx([0.25, 0.75], abs=0.05)

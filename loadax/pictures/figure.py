@@ -39,8 +39,8 @@ COLOURS = (
     "#a6761d",
 )
 _GREY = COLOURS[6]
-_WIDTH = 5.4  # inches of a panel
-_HEIGHT = 3.1
+_WIDTHS = (7.0, 10.8)  # inches of a figure of one column, and of two
+_HEIGHT = 3.1  # inches of a panel
 _MOST_NAMES = 16  # beside each other
 _THOUSANDS = StrMethodFormatter("{x:,.10g}")
 _SMALL = 8  # points of a text in a panel
@@ -58,12 +58,9 @@ class Picture(Figure):
 
 def picture(panels: Sequence[Panel]) -> Picture:
     """Draws panels side by side, in the style of matplotlib's `rcParams`."""
-    columns = min(2, len(panels))
+    columns = 1 if len(panels) < 3 else 2
     lines = math.ceil(len(panels) / columns)
-    if columns == 1:
-        size = (1.3 * _WIDTH, _HEIGHT)
-    else:
-        size = (columns * _WIDTH, lines * _HEIGHT)
+    size = (_WIDTHS[columns - 1], lines * _HEIGHT)
     figure = Picture(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.1))
     for number, panel in enumerate(panels, 1):
         axes = figure.add_subplot(lines, columns, number)

@@ -7,7 +7,15 @@ import numpy as np
 
 from loadax.core.formatting import count_text
 from loadax.packing.packed import PackedSource
-from loadax.pictures.panels import Counts, PackedRow, Panel, Points, Rows, Shares
+from loadax.pictures.panels import (
+    Counts,
+    PackedRow,
+    Panel,
+    Panels,
+    Points,
+    Rows,
+    Shares,
+)
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -23,17 +31,18 @@ _DRAWN_PARTS = 400  # of the documents of these
 _POINTS = 200  # of an epoch
 
 
-def order_panels(order: Order, reader: Reader) -> list[Panel]:
+def order_panels(order: Order, reader: Reader) -> Panels:
     """Panels of the order of a dataset."""
-    panels: list[Panel] = []
     mixed = mixture_of(order)
     if mixed is not None:
-        panels.append(_mixture(order, mixed))
-    panels += packed_panels(reader.source)
-    panels += _lengths(order, reader)
-    if mixed is None:
-        panels.append(_rows_at_positions(order))
-    return panels
+        panels = {"mixture": [_mixture(order, mixed)]}
+    else:
+        panels = {"rows": [_rows_at_positions(order)]}
+    return {
+        **panels,
+        "packing": [*packed_panels(reader.source)],
+        "lengths": [*_lengths(order, reader)],
+    }
 
 
 def mixture_of(order: Order) -> Mixed | None:
@@ -107,6 +116,8 @@ def shares_panel(
 
 def _mixture(order: Order, mixed: Mixed) -> Panel:
     end = min(order.size, _MOST_POSITIONS)
+    if order.size >= ENDLESS:
+        end = min(end, 2 * mixed.segments[-1].start or end)
     bins = min(MOST_BINS, -(-end // _BIN))
     edges = np.linspace(0, end, bins + 1).astype(int).tolist()
     counts = []

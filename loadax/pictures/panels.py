@@ -1,8 +1,9 @@
 """Panels of a picture, as numbers. Each is drawn by a function of `loadax.pictures.figure`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from loadax.core.arguments import choice
 from loadax.sources.library import require
 
 if TYPE_CHECKING:
@@ -144,13 +145,25 @@ class Points(NamedTuple):
 Panel: TypeAlias = Holders | Shares | Rows | Bars | Counts | Points
 
 
-def draw(panels: Sequence[Panel]) -> "Picture":
+# Panels by what they show, such as "mixture".
+Panels: TypeAlias = Mapping[str, Sequence[Panel]]
+
+
+def draw(panels: Panels, names: Sequence[str]) -> "Picture":
     """Draws panels as one figure.
 
+    Args:
+        panels: Panels that there are.
+        names: Those to draw; none: all of them.
+
     Raises:
+        ArgumentError: When there is no panel of a name.
         UnsupportedError: When matplotlib can't be imported; says what to install.
     """
+    known = [name for name, found in panels.items() if found]
+    for name in names:
+        choice("panels", name, known)
     require("plot()", {"matplotlib": "matplotlib.figure"}, extra="plot")
     from loadax.pictures.figure import picture
 
-    return picture(panels)
+    return picture([panel for name in names or known for panel in panels[name]])

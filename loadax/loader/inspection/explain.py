@@ -41,7 +41,7 @@ from loadax.sharding.mesh import axis_sizes
 from loadax.sources.base import walk
 
 if TYPE_CHECKING:
-    from loadax.pictures.panels import Panel
+    from loadax.pictures.panels import Panels
 
 _SHARED = 1 << 20  # rows of a long epoch whose shares are counted
 
@@ -71,7 +71,7 @@ def explain(
     reading = _reading(dataset, plan, hosts, opened, sampled)
     memory = _memory(options, hosts, opened)
 
-    def panels() -> Sequence["Panel"]:
+    def panels() -> "Panels":
         from loadax.loader.inspection.run_panels import run_panels
 
         return run_panels(dataset, plan, hosts, at, sampled, reading)

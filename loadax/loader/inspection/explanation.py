@@ -1,7 +1,7 @@
 """Explanation: what a run will read, hold and drop on every host; the result of `Dataloader.explain`."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, final
@@ -14,7 +14,7 @@ from loadax.plan.mix import ENDLESS
 
 if TYPE_CHECKING:
     from loadax.pictures.figure import Picture
-    from loadax.pictures.panels import Panel
+    from loadax.pictures.panels import Panels
 
 
 @final
@@ -248,24 +248,24 @@ class Explanation:
     warnings: tuple[str, ...]
     shares: tuple[tuple[str, float, float], ...] = ()
     later: tuple[tuple[int, "Explanation"], ...] = ()
-    panels: "Callable[[], Sequence[Panel]]" = field(default=tuple)
+    panels: "Callable[[], Panels]" = field(default=dict)
 
-    def plot(self) -> "Picture":
-        """Draws the order: who holds what of a batch on the mesh, and whichever the order has of these.
+    def plot(self, *panels: str) -> "Picture":
+        """Draws the order. The mesh may be a planned one.
 
-        - Shares of a mixture over the steps of the run.
-        - Documents in packed rows.
-        - Padding by bucket.
-        - Costs of the parts of a step, without and with `balance=`.
-        - Chunks, and blocks of a block shuffle, that each host reads.
+        Takes a second or two for any number of steps and hosts: of many, it shows evenly spaced ones, and says so.
 
-        The mesh may be a planned one. Takes a second or two for any number of steps and hosts: of many, it shows evenly
-        spaced ones, and says so.
+        Args:
+            panels: Panels to draw, of those that the order has: "mesh", who holds what of a batch; "mixture", shares of
+                datasets over the steps; "packing", documents in packed rows; "buckets", padding by bucket; "balance",
+                costs of the parts of a step without `balance=` and with it; "chunks", those that each host reads. None:
+                all of them.
 
         Returns:
             A `matplotlib.figure.Figure` in the style of `matplotlib.rcParams`, which notebooks show as SVG.
 
         Raises:
+            ArgumentError: If the order has no such panel.
             UnsupportedError: If matplotlib is not installed; says what to install.
 
         Examples:
@@ -273,22 +273,23 @@ class Explanation:
             >>> from loadax import Dataloader, from_arrays, mix
             >>> parts = {name: from_arrays(np.arange(90)).shuffle(seed=0) for name in ("web", "code")}
             >>> loader = Dataloader(mix(parts, {"web": 2, "code": 1}), batch_size=16)
-            >>> picture = loader.explain().plot()
-            >>> picture.axes[1].get_title("left")
-            'Mixture: shares of rows'
+            >>> [axes.get_title("left") for axes in loader.explain().plot("mixture").axes]
+            ['Mixture: shares of rows']
         """
         from loadax.pictures.panels import draw
 
-        panels = [*self.panels()]
+        every = {name: [*found] for name, found in self.panels().items()}
         for first, phase in self.later:
-            for panel in phase.panels():
-                title = f"From step {first:,} on: {panel.title}"
-                panels.append(panel._replace(title=title))
-        return draw(panels)
+            for name, later in phase.panels().items():
+                every[name] += [
+                    panel._replace(title=f"From step {first:,} on: {panel.title}")
+                    for panel in later
+                ]
+        return draw(every, panels)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures as a JSON-serialisable dict."""
-        figures = replace(self, later=(), panels=tuple)
+        figures = replace(self, later=(), panels=dict)
         plain: dict[str, Any] = asdict(figures)
         del plain["panels"]
         plain["later"] = [[first, phase.to_dict()] for first, phase in self.later]

@@ -24,7 +24,7 @@ from loadax.pictures.order_panels import (
     rows_by_dataset,
     shares_panel,
 )
-from loadax.pictures.panels import Bars, Holders, Panel
+from loadax.pictures.panels import Bars, Holders, Panel, Panels
 from loadax.plan.mix import ENDLESS, Mixed
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers
@@ -45,7 +45,7 @@ def run_panels(
     at: int,
     steps: Sequence[int],
     reading: Reading,
-) -> list[Panel]:
+) -> Panels:
     """Panels of a run.
 
     Args:
@@ -56,13 +56,14 @@ def run_panels(
         steps: Steps to sample for figures that depend on their rows.
         reading: Figures of the run.
     """
-    panels: list[Panel] = [_mesh(hosts, reading)]
-    panels += _mixture(plan)
-    panels += packed_panels(dataset.reader.source)
-    panels += _buckets(plan)
-    panels += _balance(plan, hosts, at, steps)
-    panels += _chunks(dataset, plan, hosts, steps, reading)
-    return panels
+    return {
+        "mesh": [_mesh(hosts, reading)],
+        "mixture": [*_mixture(plan)],
+        "packing": [*packed_panels(dataset.reader.source)],
+        "buckets": [*_buckets(plan)],
+        "balance": [*_balance(plan, hosts, at, steps)],
+        "chunks": [*_chunks(dataset, plan, hosts, steps, reading)],
+    }
 
 
 def _mesh(hosts: AllHosts, reading: Reading) -> Panel:

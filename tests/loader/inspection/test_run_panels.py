@@ -1,6 +1,7 @@
 """The numbers in the picture of a run equal those of its batches, host by host and step by step."""
 
 import re
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import loadax
-from loadax import Buckets, Dataloader, Dataset, chain, from_arrays, from_documents, from_source, mix
+from loadax import Buckets, Dataloader, Dataset, from_arrays, from_documents, from_source, mix
+from loadax.errors import ArgumentError
 from loadax.pictures.panels import Bars, Holders, Panel, Rows, Shares
 from loadax.plan.mix import Mixed
 from loadax.sharding import plan_mesh
@@ -22,7 +24,8 @@ WEB, CODE, BATCH = 900, 300, 40
 
 def panel_of(loader: Dataloader, kind: type[Kind], steps: int = 8) -> Kind:
     """The one panel of a kind."""
-    (panel,) = [panel for panel in loader.explain(steps).panels() if isinstance(panel, kind)]
+    shown = chain.from_iterable(loader.explain(steps).panels().values())
+    (panel,) = [panel for panel in shown if isinstance(panel, kind)]
     return panel
 
 
@@ -303,9 +306,19 @@ def test_chunks_of_a_block_shuffle_stay_open() -> None:
 
 def test_a_chain_shows_its_phases() -> None:
     first = Dataloader(mix(parts(), [7, 3]), BATCH, num_epochs=1)
-    picture = chain([first, Dataloader(np.zeros(64, np.int32), 16, num_epochs=1)]).explain().plot()
+    picture = loadax.chain([first, Dataloader(np.zeros(64, np.int32), 16, num_epochs=1)]).explain().plot()
     assert [axes.get_title("left") for axes in picture.axes] == [
         "Who holds ['x'], by P('data')",
-        "Mixture: shares of rows",
         f"From step {len(first)} on: Who holds the batch, by P('data')",
+        "Mixture: shares of rows",
     ]
+
+
+def test_panels_are_chosen_by_name() -> None:
+    explained = mixtures()["sizes"].explain()
+    assert [axes.get_title("left") for axes in explained.plot("mixture", "mesh").axes] == [
+        "Mixture: shares of rows",
+        "Who holds ['x'], by P('data')",
+    ]
+    with pytest.raises(ArgumentError, match="panels='buckets': pass 'mesh' or 'mixture'"):
+        explained.plot("mixture", "buckets")
