@@ -222,6 +222,17 @@ _GROUPS = {
     "jax-dataloader": ("jax-dataloader",),
 }
 
+# Headings of docs/benchmarks.md, as links name them, where they differ from the workload's name.
+_SECTIONS = {
+    "images": "images-in-memory",
+    "jpegs": "a-folder-of-jpeg-files",
+    "records": "arrayrecord",
+    "row-map": "through-a-short-function",
+    "rows": "rows-one-by-one",
+    "transform": "a-transform-in-pure-python",
+    "transform-wide": "on-wide-rows",
+}
+
 
 def overview(results: Results) -> list[str]:
     """How many times the rows per second of each library's fastest form loadax has; where it is behind first."""
@@ -236,7 +247,7 @@ def overview(results: Results) -> list[str]:
                 f"[{len(runs)} {'run' if len(runs) == 1 else 'runs'}](../benchmarks/results/{name}.json) at {commits}"
             )
             least = min(1 / value for value in others if value is not None)
-            rows.append((least, f"| [{label}](#{name}) | {' | '.join(cells)} | {link} |"))
+            rows.append((least, f"| [{label}](#{_SECTIONS.get(name, name)}) | {' | '.join(cells)} | {link} |"))
     heading = f"| rows/s of loadax, divided by those of | {' | '.join(_GROUPS)} | measured |"
     return [heading, "|---|" + "---:|" * len(_GROUPS) + "---|", *(line for _, line in sorted(rows))]
 

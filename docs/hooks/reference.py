@@ -4,6 +4,7 @@ Every public object gets a page of its own, `api/TOPIC/NAME.md`, which mkdocstri
 topic a page with a table of its objects. An object that is in no topic fails the build.
 """
 
+import functools
 import logging
 import re
 import sys
@@ -18,7 +19,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs runs from its own folder
 
-from docs.hooks import messages, synonyms  # noqa: E402
+from docs.hooks import markup, messages, synonyms  # noqa: E402
 from docs.notebooks import NOTEBOOKS  # noqa: E402
 from docs.notebooks.page import page as notebook_page  # noqa: E402
 
@@ -113,7 +114,7 @@ TOPICS = {
         "Grain, trainers, Ray and Pathways",
         "Adapters for Grain, Tunix, Kauldron and Levanter: see [Checkpoints and trainers](../../guides/trainers.md); "
         "for Ray: see [Passes on a cluster](../../guides/clusters.md); and for Pathways: see "
-        "[Reading on other machines](../../guides/remote.md#pathways).",
+        "[Reading on other machines](../../guides/remote.md#pathways-and-other-single-controllers).",
         (
             "loadax.interop.grain.to_map_dataset",
             "loadax.interop.grain.as_grain_iterator",
@@ -173,11 +174,14 @@ ROOT_PAGES = {
     "start/agents.md": "skills/loadax/SKILL.md",
 }
 
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+
 # How much a page counts in the search: guides come first, and what is of interest to developers comes last. A word in a
 # title counts a thousand times as much as one in a text, so that decisions need less than a thousandth.
 SEARCH = {
     "guides/": 2,
     "cookbook/": 2,
+    "coming-from/torch": 10,
     "coming-from/": 2,
     "api/": 0.5,
     "benchmarks": 0.5,
@@ -220,24 +224,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "troubleshooting/messages.md", content=messages.page()))
     for notebook in NOTEBOOKS:
         markdown, pictures = notebook_page(notebook)
-        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=markdown))
+        files.append(File.generated(config, _site_pages()[_path(notebook)], content=markdown))
         files.append(File.generated(config, f"examples/{notebook.name}", abs_src_path=str(notebook)))
         for name, png in pictures.items():
             files.append(File.generated(config, f"examples/{name}", content=png))
-    for results in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
-        files.append(File.generated(config, f"assets/results/{results.name}", abs_src_path=str(results)))
+    for results in RESULTS:
+        files.append(File.generated(config, _site_pages()[_path(results)], abs_src_path=str(results)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Writes the topics into the first page of the API, links the results of the benchmarks, and helps the search."""
-    boost = next((boost for start, boost in SEARCH.items() if page.file.src_uri.startswith(start)), 1)
+    """Writes the topics into the first page of the API, turns plain Markdown into the site's, and helps the search."""
+    uri = page.file.src_uri
+    boost = next((boost for start, boost in SEARCH.items() if uri.startswith(start)), 1)
     page.meta.setdefault("search", {"boost": boost})
-    if page.file.src_uri in synonyms.SYNONYMS:
-        page.meta["tags"] = synonyms.SYNONYMS[page.file.src_uri].split()
-    if page.file.src_uri == "benchmarks.md":
-        return markdown.replace("](../benchmarks/results/", "](assets/results/")
-    if page.file.src_uri != "api/index.md":
+    if uri in synonyms.SYNONYMS:
+        page.meta["tags"] = synonyms.SYNONYMS[uri].split()
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]
+    if not uri.startswith(("api/", "decisions/", "development/")):
+        markdown = markup.references(markdown, _names())
+    markdown = markup.links(markup.pictures(markdown), uri, _site_pages())
+    if uri != "api/index.md":
         return markdown
     lines = ["| | |", "|---|---|"]
     for folder, objects in _objects().items():
@@ -260,6 +268,22 @@ def _members(path: str) -> str:
         raise PluginError(f"docs/hooks/reference.py puts members of {path} first that it lacks: {sorted(missing)}")
     members = [*FIRST[path], *(name for name in shown if name not in FIRST[path])]
     return f"      group_by_category: false\n      members: {members}\n"
+
+
+def _site_pages() -> dict[str, str]:
+    """What the site adds to `docs/`, by the files of the repository that it shows."""
+    pages = {source: page for page, source in ROOT_PAGES.items()}
+    pages |= {_path(notebook): f"examples/{notebook.stem}.md" for notebook in NOTEBOOKS}
+    return pages | {_path(results): f"assets/results/{results.name}" for results in RESULTS}
+
+
+def _path(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    return {path: summary for objects in _objects().values() for path, summary in objects.items()}
 
 
 def _page(folder: str, path: str) -> str:
