@@ -263,7 +263,7 @@ def _members(path: str) -> str:
     if path not in FIRST:
         return ""
     found = griffe.load("loadax", search_paths=[ROOT])[path.removeprefix("loadax.")].final_target.members
-    shown = [name for name, member in found.items() if member.docstring and not re.match("_[^_]", name)]
+    shown = [name for name, member in found.items() if member.docstring and not re.match("_[^_]|__new__", name)]
     if missing := set(FIRST[path]) - set(shown):
         raise PluginError(f"docs/hooks/reference.py puts members of {path} first that it lacks: {sorted(missing)}")
     members = [*FIRST[path], *(name for name in shown if name not in FIRST[path])]

@@ -123,31 +123,39 @@ class Dataloader:
     which rows and when, never the content of a batch. The loader is stateless: `iter(loader)` starts at step 0,
     `iterate` anywhere.
 
+    Examples:
+        >>> import numpy as np
+        >>> from loadax import Dataloader, from_arrays
+        >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
+        >>> loader = Dataloader(data, batch_size=8)
+        >>> for batch in loader:
+        ...     print(batch["x"].shape, "over", *batch["x"].sharding.mesh.axis_names)
+        (8, 2) over data
+        (8, 2) over data
+
     Args:
         data: `Dataset`, or anything that `as_dataset` accepts: a `Source`, arrays (or a dict, tuple or dataclass of
             them), data frames, open stores, a dataset of Grain or Hugging Face, any object with `__len__` and
-                `__getitem__`.
+            `__getitem__`.
         batch_size: Rows of the global batch over all hosts; the mesh never changes it. Or a schedule by step, such as
             `{0: 256, 10_000: 1024}`, where each size is used until the next one starts. The step function is compiled
             once per size; `specs` lists the shapes. Or `loadax.Buckets`: rows of similar length in each step, padded to
             the length of their bucket.
+        num_epochs: Number of epochs. None: infinite. Epochs never share a batch, and each has its own shuffle.
         mesh: Mesh that batches are placed on. None: the current mesh when iteration starts (`jax.set_mesh` or
             `with mesh:`), else the current mesh when the loader was made, else all devices on one axis "data". A
             `loadax.sharding.plan_mesh` works for everything but placing.
         partition: Sharding of each leaf: a `PartitionSpec`, a `NamedSharding`, a pytree prefix of these, or a
             `DataPartitionType`. None: rows over the axis of a one-axis mesh.
+        remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
+            a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
+            objects with None. "error" raises now.
+
+    Args: What a batch has
         host_leaves: Names of leaves that are not placed: strings, 64-bit ids, any dtype; those of a subtree by keys
             joined by dots, `"meta.id"`, as in `Dataset.keep`. `it.host` and `loader.host(step)` have them by these
             names, for the rows that this process reads. Examples must be dicts. If all leaves are named, batches
             consist of the leaf "mask".
-        num_epochs: Number of epochs. None: infinite. Epochs never share a batch, and each has its own shuffle.
-        remainder: What to do with an epoch's last, partial batch. "drop" it. "pad" it with zeros; then every batch has
-            a bool leaf "mask", False for padding. Host leaves of strings are padded with "" (bytes with b""), other
-            objects with None. "error" raises now.
-        balance: Costs by which the rows of each step are arranged, so that cuts of the batch into 2, 4, 8, … parts cost
-            nearly the same, on any mesh: "attention" for packed rows, the sums of their squared segment lengths;
-            an array of the costs of all rows of the source; or a function of row ids, int64[n], that returns n numbers.
-            The rows of a step stay the same. Every host needs the costs of all rows of its steps.
         seq_len: Sequence length of batches, or a schedule by step, `{0: 512, 5_000: 2048}`. Every leaf whose first
             dimension after the rows is the longest one is cropped to it, if no shorter one could be meant. Or a dict of
             these by the name of a leaf, `{"tokens": 512}`: every leaf whose first dimension is that of the named one is
@@ -155,9 +163,15 @@ class Dataloader:
         microbatches: Number k of microbatches. Leaves have shape (k, batch_size / k, …), for gradient accumulation, and
             the partition applies to a microbatch. Row r of the batch is entry (r % k, r // k), so that rows stay on
             their devices.
+        balance: Costs by which the rows of each step are arranged, so that cuts of the batch into 2, 4, 8, … parts cost
+            nearly the same, on any mesh: "attention" for packed rows, the sums of their squared segment lengths;
+            an array of the costs of all rows of the source; or a function of row ids, int64[n], that returns n numbers.
+            The rows of a step stay the same. Every host needs the costs of all rows of its steps.
         key_seed: Seed of random keys: every batch gets a leaf "key", uint32 of shape (batch_size, 2), and
             `jax.random.wrap_key_data(batch["key"])` is one random key per row. It depends only on the seed, the epoch
             and the row. Use it for augmentation on devices.
+
+    Args: On the devices
         device_map: Function of one example, like that of `map`, which JAX compiles and the devices apply to every row
             of a placed batch, ahead of the consumer. For example, uint8 is transferred and normalised bfloat16 comes
             out. If the partition splits columns of a leaf that it changes, pass
@@ -166,6 +180,13 @@ class Dataloader:
         keep_on_device: True: all rows are read once, when iteration first starts, cached on the devices, and gathered
             into the same batches there. They may take a quarter of each device's memory; an int sets that limit in
             bytes. Not available for maps with rng=True.
+        prefetch: Number of placed batches to keep ahead of the consumer.
+        shard_index: Index of the part to load, if each batch is split into `shard_count` equal contiguous parts. On a
+            mesh of this process's own devices, batches consist of that part. A mesh that spans processes determines the
+            parts, and other values are an error. A stream that ends is refused outside of a `jax.distributed` run.
+        shard_count: Number of parts, see `shard_index`.
+
+    Args: Workers and memory
         num_workers: Number of threads or processes that read ahead. None: autotuned. It starts with one, or as many as
             the source wants reads in flight, and adds workers while training waits for data and they raise throughput,
             up to one process or two threads per core. 0: everything runs on the caller's thread, which reads several
@@ -179,15 +200,12 @@ class Dataloader:
             process copies their rows. What they do not deliver in time is given to another worker, then read here: no
             batch, state or order depends on them. `num_workers` is the number of them to keep busy, autotuned up to 32.
             Tasks are pickles, so use it in trusted networks only.
-        prefetch: Number of placed batches to keep ahead of the consumer.
         prefetch_bytes: Host memory for reading ahead, in bytes, not counting placed batches.
         cache_bytes: Host memory, in bytes, for the open chunks of a block shuffle, so that each is decoded once. None:
             as much as they need, up to half of this machine's memory. The need follows from the shuffle; a lower value
             is an error.
-        shard_index: Index of the part to load, if each batch is split into `shard_count` equal contiguous parts. On a
-            mesh of this process's own devices, batches consist of that part. A mesh that spans processes determines the
-            parts, and other values are an error. A stream that ends is refused outside of a `jax.distributed` run.
-        shard_count: Number of parts, see `shard_index`.
+
+    Args: Failures
         on_error: "raise": a row that can't be read ends the iteration with an error. "mask": its place holds zeros, and
             is False in the leaf "mask" of the batch; `MaskErrors(…)` sets the limits, and names a file for the record.
         quarantine: Rows that are never read, and masked in their places: the record of `MaskErrors`, or row ids as in
@@ -213,16 +231,6 @@ class Dataloader:
         PartitionError: If a spec does not fit its leaf, or the mesh can't split a batch of the run evenly. If there is
             no mesh yet, this is raised when iteration starts.
         LeafTypeError: If a leaf that is not in `host_leaves` has a dtype that JAX does not have.
-
-    Examples:
-        >>> import numpy as np
-        >>> from loadax import Dataloader, from_arrays
-        >>> data = from_arrays({"x": np.arange(32.0).reshape(16, 2)}).shuffle(seed=0)
-        >>> loader = Dataloader(data, batch_size=8)
-        >>> for batch in loader:
-        ...     print(batch["x"].shape, "over", *batch["x"].sharding.mesh.axis_names)
-        (8, 2) over data
-        (8, 2) over data
     """
 
     def __init__(
