@@ -119,7 +119,9 @@ def test_explain_tells_the_balance_of_a_planned_mesh() -> None:
     assert explained.balance is not None
     parts, before, now = explained.balance
     assert (parts, now < before) == (16, True)
-    assert f"the dearest of 16 parts costs {now:.3f} times their mean, {before:.3f} without balance=" in str(explained)
+    assert f"the most expensive of 16 parts costs {now:.3f} times the mean, {before:.3f} times without balance=" in str(
+        explained
+    )
     assert "balance" not in str(Dataloader(packed(), 64, mesh=mesh).explain())
 
 

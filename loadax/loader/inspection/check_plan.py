@@ -70,7 +70,7 @@ class PlanCheck(NamedTuple):
         if self.visits == 1:
             once = "at most once"
         else:
-            once = f"up to {self.visits:,} times"
+            once = f"at most {self.visits:,} times, over all of their epochs"
         text = (
             f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
             f"each row is read by exactly {hosts}, and occurs in these steps {once}"

@@ -304,7 +304,7 @@ class Explanation:
         width = max(len(name) for name, _ in facts) + 2
         text = "".join(f"{name:{width}}{line}\n" for name, line in facts)
         text += "\n" + table(
-            ("a host and step", "least", "median", "most"), list(self._figures())
+            ("per host and step", "least", "median", "most"), list(self._figures())
         )
         reading = self.reading
         if reading.chunks is not None:
@@ -354,8 +354,8 @@ class Explanation:
                 "balance",
                 [
                     (
-                        f"the dearest of {parts} parts costs {now:.3f} times their mean, "
-                        f"{before:.3f} without balance="
+                        f"the most expensive of {parts} parts costs {now:.3f} times the mean, "
+                        f"{before:.3f} times without balance="
                     )
                 ],
             )
@@ -392,15 +392,11 @@ class Explanation:
             copies = count_text(most, "host")
         else:
             copies = f"{least} to {most} hosts"
-        yield (
-            "copies",
-            [
-                (
-                    f"each row is read by {copies}; {reading.times:.2f} bytes are read "
-                    "for each byte of the batch"
-                )
-            ],
-        )
+        if f"{reading.times:.2f}" == "1.00":
+            times = "nothing is read twice"
+        else:
+            times = f"{reading.times:.2f} bytes are read for each byte of the batch"
+        yield "copies", [f"each row is read by {copies}; {times}"]
         if reading.blocks is not None:
             yield "blocks", [str(reading.blocks)]
         if self.storage is not None:
@@ -410,14 +406,14 @@ class Explanation:
         else:
             chunks = [f"open chunks: {size_text(memory.open_chunks.most)}"]
         yield (
-            "of a host",
+            "per host",
             [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks],
         )
         placed = (
             f"{memory.placed} batches of {size_text(memory.batch)}: "
             f"{size_text(memory.placed * memory.batch)}"
         )
-        yield "of a device", [placed]
+        yield "per device", [placed]
 
     def _batches(self) -> Iterator[str]:
         batches = self.batches
@@ -465,7 +461,7 @@ class Explanation:
             yield ["bytes of these", *self.storage.step_bytes.texts(size_text)]
         for name, figure in (
             ("chunks met", reading.chunks),
-            ("files met", reading.files),
+            ("files read", reading.files),
         ):
             if figure is not None:
                 yield [

@@ -373,7 +373,7 @@ def _advice(
         ),
         (
             at_work < stats.tried,
-            f" ({at_work} at work: {stats.tried} brought less than a tenth more)",
+            f" ({at_work} used: {stats.tried} were less than 10% faster)",
             less,
         ),
         # A stage with hardly any CPU time does not wait for a core.
@@ -384,7 +384,7 @@ def _advice(
         ),
         (
             at_work < workers,
-            f" ({at_work} at work so far)",
+            f" ({at_work} used so far)",
             f"try num_workers={workers}",
         ),
         (

@@ -267,7 +267,7 @@ def test_files(tmp_path: Path) -> None:
     rows, where = loader.rows(1), data.source.locate
     expected = [len({part[0] for row in half for part in where(int(row))}) for half in (rows[:10], rows[10:])]
     assert loader.explain(1).reading.files == spread(expected)
-    assert "files met" in str(loader.explain())
+    assert "files read" in str(loader.explain())
     assert explained(TREE, 20, {"data": 2}, 2).reading.files is None
     np.zeros(5001, np.uint16).tofile(tmp_path / "large.bin")
     rows_in_one_file = from_tokens(tmp_path / "large.bin", seq_len=1, dtype="uint16")
@@ -330,14 +330,14 @@ def example() -> Explanation:
 
 def test_explanation_as_text() -> None:
     text = str(example())
-    assert text.startswith("data         arrays in memory\norder        70 rows\n             shuffle(7)\n")
+    assert text.startswith("data        arrays in memory\norder       70 rows\n            shuffle(7)\n")
     for line in (
-        r" +map\(_same.*\nbatches      16 rows, 2 epochs: 8 steps",
+        r" +map\(_same.*\nbatches     16 rows, 2 epochs: 8 steps",
         " +an epoch: 70 rows, 4 steps, 6 rows dropped",
-        "mesh         data=2, seq=4: 8 devices on 4 hosts",
+        "mesh        data=2, seq=4: 8 devices on 4 hosts",
         r" +\['tokens'\] uint16\[16, 64\] by P\('data', 'seq'\)",
-        "copies       each row is read by 2 hosts; 2.00 bytes are read for each byte of the batch",
-        "of a device  3 batches of 288 B: 864 B",
+        "copies      each row is read by 2 hosts; 2.00 bytes are read for each byte of the batch",
+        "per device  3 batches of 288 B: 864 B",
         "rows read +8 +8 +8",
         "bytes read +1.0 KiB +1.0 KiB +1.0 KiB",
         "warning: hosts read 1.0 KiB of whole rows.*",
@@ -381,7 +381,7 @@ def test_planning_touches_no_accelerator(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "none_of_them"},
     )
     assert (child.returncode, child.stderr) == (0, "")
-    assert "mesh         data=512: 512 devices on 64 hosts" in child.stdout
+    assert "mesh        data=512: 512 devices on 64 hosts" in child.stdout
     assert "['mask'] bool[512] by P('data')" in child.stdout
     assert "checked all steps on 64 hosts" in child.stdout
 
@@ -410,7 +410,7 @@ def test_check_plan_counts_reads_of_the_whole_run(case: MeshCase) -> None:
         assert check.shares == len({loader.phases[0].shard().positions.tobytes() for loader in hosts})
         assert check.asked == check.shares
         assert check.visits == 2
-        assert "up to 2 times" in str(check)
+        assert "at most 2 times, over all of their epochs" in str(check)
 
 
 def test_a_long_run_is_checked_in_part() -> None:

@@ -113,12 +113,12 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
     "a busy disk": (
         {"at_work": 1, "tried": 2, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
         NOTHING,
-        f": {READ} (1 at work: 2 brought less than a tenth more); write the data to a store that reads faster",
+        f": {READ} (1 used: 2 were less than 10% faster); write the data to a store that reads faster",
     ),
     "more that were never tried": (
         {"at_work": 1, "tried": 1, "read": 9.0, "read_cpu": 0.5, "cpu": 2.0},
         NOTHING,
-        f": {READ} (1 at work so far); try num_workers=2",
+        f": {READ} (1 used so far); try num_workers=2",
     ),
     "reads on a crowded machine": (
         {"read": 19.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
