@@ -118,20 +118,32 @@ CASES: dict[str, Case] = {
         for size, goal in ((1024, 0.85), (256, 0.75), (64, 0.7))
     },
     "images": Case(
-        "images in memory, batch 1,024: the same",
+        "images in memory, batch 1,024: gather and placing",
         Images("images", 50_000, 1024),
         Images("images", 2048, 1024),
         _GATHER,
         0.85,
     ),
     "raw-tokens": _raw(
-        "raw-tokens", "raw zarr, tokens: the same of its rows in one mapped file", 0.9, 100_000, 256, chunk_rows=4096
+        "raw-tokens", "raw zarr, tokens: gather and placing from one mapped file", 0.9, 100_000, 256, chunk_rows=4096
     ),
-    "raw-fields": _raw("raw-fields", "raw zarr, fields of 128 KiB: the same", 0.9, 2048, 32, chunk_rows=64),
+    "raw-fields": _raw(
+        "raw-fields",
+        "raw zarr, fields of 128 KiB: gather and placing from one mapped file",
+        0.9,
+        2048,
+        32,
+        chunk_rows=64,
+    ),
     "raw-tokens-small": _raw(
-        "raw-tokens-small", "raw zarr, tokens in 1,563 small files: the same", 0.8, 100_000, 256, chunk_rows=64
+        "raw-tokens-small",
+        "raw zarr, tokens in 1,563 small files: gather and placing from one mapped file",
+        0.8,
+        100_000,
+        256,
+        chunk_rows=64,
     ),
-    "windows": _raw("windows", "windows of a flat file of tokens: the same", 0.9, 100_000, 256),
+    "windows": _raw("windows", "windows of a flat file of tokens: gather and placing", 0.9, 100_000, 256),
     **{
         f"parquet-{size}": Case(
             f"Parquet in chunks, batch {size:,}: decode, permute, copy and placing on one device",
@@ -154,8 +166,10 @@ CASES: dict[str, Case] = {
         turn=_SLOW,
     ),
     "function": _row_map(_by_hand("function"), None, "objects through a short function: the function alone"),
-    "torch": _row_map(torch("rows", 0), 1.0, "the same: torch's loader with default arguments"),
-    "torch-numpy": _row_map(torch("rows", 0, collate="numpy"), 1.0, "the same: torch's loader, stacking by NumPy"),
+    "torch": _row_map(torch("rows", 0), 1.0, "objects through a short function: torch's loader with default arguments"),
+    "torch-numpy": _row_map(
+        torch("rows", 0, collate="numpy"), 1.0, "objects through a short function: torch's loader, stacking by NumPy"
+    ),
     "speech": Case(
         "chunks of audio to spectrograms, two workers: torch's loader",
         Speech("speech", 60, 16),
@@ -179,7 +193,7 @@ CASES: dict[str, Case] = {
         for size in (8, 16, 64)
     },
     "step": Case(
-        "a step of one small leaf on eight devices, with workers: µs of CPU time (floor: placing alone)",
+        "a step of one small leaf on eight devices, with workers: µs of CPU time (bare work: placing alone)",
         _TINY,
         _TINY,
         _by_hand("place"),

@@ -21,7 +21,6 @@ _BLOCK = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 _WITH_WORKERS = ("grain-2", "grain-dataloader-2", "grain-batches-2", "torch-2", "torch-batches-2")
 _PER_ELEMENT = ("grain-inline", "grain-threads", "grain-dataloader")
 _TORCH = ("torch-0", "torch-0-numpy", "torch-2", "torch-2-numpy", "torch-batches", "torch-batches-2")
-_FLAT = 0.5  # exponent of a cost that does not count as growing
 _STORES = ("fields", "chunks", "raw-fields", "raw-tokens", "raw-tokens-small", "windows")
 
 Results = dict[str, list[Run]]  # the runs of each workload
@@ -242,10 +241,7 @@ def overview(results: Results) -> list[str]:
         others = [plots.multiple(runs, prefixes) for prefixes in _GROUPS.values()]
         if any(others):
             cells = ["" if value is None else _multiple(1 / value) for value in others]
-            commits = ", ".join(sorted({run["machine"]["commit"] for run in runs}))
-            link = (
-                f"[{len(runs)} {'run' if len(runs) == 1 else 'runs'}](../benchmarks/results/{name}.json) at {commits}"
-            )
+            link = f"[{len(runs)} {'run' if len(runs) == 1 else 'runs'}](../benchmarks/results/{name}.json)"
             least = min(1 / value for value in others if value is not None)
             rows.append((least, f"| [{label}](#{_SECTIONS.get(name, name)}) | {' | '.join(cells)} | {link} |"))
     heading = f"| rows/s of loadax, divided by those of | {' | '.join(_GROUPS)} | measured |"
@@ -262,25 +258,14 @@ def stores(results: Results) -> list[str]:
     return _compared(results, "| rows/s of loadax, divided by those of | limit | measured |", rows)
 
 
-def contestants(runs: list[Run], every: bool = True) -> list[str]:
-    """Medians of the contestants, in the run in the middle when there are several.
-
-    Args:
-        runs: Runs of a workload.
-        every: Whether all forms of a library are shown, and the first batch of a process. False: the fastest form.
-    """
+def contestants(runs: list[Run]) -> list[str]:
+    """Medians of the contestants, in the run in the middle when there are several."""
     run = sorted(runs, key=lambda repeat: statistics.median(speeds(repeat, "loadax")))[len(runs) // 2]
-    shown = list(run["contestants"])
-    if not every:
-        forms = [[name for name in shown if name.startswith(prefixes)] for prefixes in _GROUPS.values()]
-        slower = {name for names in forms for name in names if name != best(run, names)}
-        shown = [name for name in shown if name not in slower]
     headings = ["rows/s", "loadax has", "in rounds", "CPU s/Mrow", "memory", "first batch", "cold"]
-    columns = len(headings) if every else len(headings) - 1
-    lines = [f"| | {' | '.join(headings[:columns])} |", "|---|" + "---:|" * columns]
-    for name in shown:
+    lines = [f"| | {' | '.join(headings)} |", "|---|" + "---:|" * len(headings)]
+    for name in run["contestants"]:
         _, *cells = line(run, name)
-        lines.append(f"| `{name}` | {' | '.join(cells[:columns])} |")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return lines
 
 
@@ -355,16 +340,6 @@ def growth(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def growing(found: dict[str, Any]) -> list[str]:
-    """The costs that still grow with n, and what they are at the largest n."""
-    lines = ["| | n | cost |", "|---|---:|---:|"]
-    for cost in found.values():
-        after = cost.get("after")
-        if after and after["exponent"] > _FLAT and cost["unit"] == "ms":
-            lines.append(f"| {cost['text']} | {cost['sizes'][-1]:,} | {after['figures'][-1]:,.0f} ms |")
-    return lines
-
-
 def _held(figure: float | None, most: float | None, text: str) -> str:
     if figure is None:
         return ""
@@ -396,7 +371,6 @@ _OF_SCRIPTS: dict[str, tuple[Callable[[dict[str, Any]], list[str]], str]] = {
     "floors": (lambda found: floors(found, ("after",)), "floors"),
     "all-floors": (floors, "floors"),
     "growth": (growth, "growth"),
-    "growing": (growing, "growth"),
     "accelerators": (accelerators, "accelerators"),
 }
 
@@ -415,7 +389,7 @@ def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
         made["stores"] = stores(results)
     for name, runs in results.items():
         if name not in _STORES and "loadax" in runs[0]["contestants"]:
-            made |= {name: contestants(runs, every=False), f"all-{name}": contestants(runs)}
+            made[f"all-{name}"] = contestants(runs)
     return made
 
 
