@@ -215,7 +215,8 @@ SEARCHES = {
     "tensorboard": ["guides/speed/"],
     "why is my training slow": ["guides/speed/", "troubleshooting/"],
     "minio": ["guides/object-storage/"],
-    "egress costs": ["guides/object-storage/", "guides/thousand-hosts/"],
+    "egress costs": ["guides/costs/"],
+    "dollars": ["guides/costs/"],
     "netcdf": ["cookbook/weather/"],
     "time series": ["cookbook/weather/"],
     "timestamps": ["cookbook/weather/", "cookbook/robotics/", "guides/video/"],
@@ -250,8 +251,10 @@ SEARCHES = {
     "licence": ["development/support/"],
     "citation": ["development/support/"],
     "color": ["guides/images/"],
-    "multi-slice": ["guides/thousand-hosts/"],
-    "NUMA": ["guides/thousand-hosts/"],
+    "multi-slice": ["guides/slices/"],
+    "DCN": ["guides/slices/"],
+    "NUMA": ["guides/hardware/"],
+    "arm64": ["guides/hardware/", "development/support/"],
 }
 
 
