@@ -1883,10 +1883,122 @@ class Dataset:
             >>> rows.decode_images("image", size=32, crop=RandomCrop()).read([0])["image"].shape
             (1, 32, 32, 3)
         """
+        from loadax.sources.images.encoded import EncodedImages
+        from loadax.sources.images.folder import open_rendering
+
+        rendering = open_rendering(size, fit, quality, damaged, crop)
+        return self._decoded(leaf, EncodedImages(rendering))
+
+    def decode_audio(
+        self,
+        leaf: str | None = None,
+        *,
+        rate: int,
+        seconds: float | None = None,
+        channels: Literal["mono"] | int = "mono",
+        clip: Literal["first", "middle", "random"] = "first",
+        seed: int | None = None,
+    ) -> "Dataset":
+        """Decodes the encoded audio of a leaf to float32[samples], from -1 to 1. Other leaves stay.
+
+        The leaf has the bytes of an audio file in each row, in one of the forms that `decode_images` takes. WAV, AIFF
+        and FLAC files are read by seeking; others are decoded as a whole. M4A, AAC and the sound of videos need PyAV.
+
+        Args:
+            leaf: Name of the leaf, as in `keep`. None: examples are bare bytes, and become bare arrays.
+            rate: Samples a second, to which files of other rates are converted.
+            seconds: Length of a clip; zeros follow where a file is shorter. None: files are decoded whole, and are
+                ragged: `pad` and `pack` make rows of one length of them, and tell how many samples are a file's.
+            channels: "mono": the mean of a file's channels. Or the number of channels that all must have: arrays are
+                then float32[samples, channels].
+            clip: Which clip of a file: the first, the middle one, or a random one, drawn for each row in each epoch.
+            seed: Seed of random clips. None: as the seed of a map that is not given.
+
+        Raises:
+            ArgumentError: If an argument can't be used.
+            UnsupportedError: If soundfile is not installed.
+            LeafError: On reading, if the leaf is missing or is not encoded, or whole files differ in length while they
+                are stacked. Names the row.
+            SourceError: On reading, if a file can't be decoded, is cut short, or has another number of channels. Names
+                the row and its file.
+
+        Examples:
+            >>> import io
+            >>> import numpy as np
+            >>> import soundfile
+            >>> from loadax import from_source
+            >>> file = io.BytesIO()
+            >>> soundfile.write(file, np.sin(np.arange(12000) / 10), 8000, format="FLAC")
+            >>> rows = from_source([{"audio": file.getvalue(), "label": 3}])
+            >>> rows.decode_audio("audio", rate=16000, seconds=0.5, clip="random")[0]["audio"].shape
+            (8000,)
+            >>> whole = rows.decode_audio("audio", rate=16000).pad({"audio": 32000})[0]
+            >>> whole["audio"].shape, whole["audio_length"]
+            ((32000,), np.int32(24000))
+        """
+        from loadax.sources.audio.encoded import encoded_audio
+
+        decoder = encoded_audio(rate, seconds, channels, clip, seed)
+        return self._decoded(leaf, decoder)
+
+    def decode_video(
+        self,
+        leaf: str | None = None,
+        *,
+        frames: int,
+        fps: float | None = None,
+        size: tuple[int, int] | int | None = None,
+        fit: Literal["crop", "stretch", "pad"] = "crop",
+        clip: Literal["first", "middle", "random"] = "first",
+        seed: int | None = None,
+    ) -> "Dataset":
+        """Decodes a clip of the encoded video of a leaf to uint8[frames, height, width, 3]. Other leaves stay.
+
+        The leaf has the bytes of a video file in each row, in one of the forms that `decode_images` takes. Only groups
+        of pictures in which the clip has frames are decoded.
+
+        Args:
+            leaf: Name of the leaf, as in `keep`. None: examples are bare bytes, and become bare clips.
+            frames: Number of frames. In a shorter video, the last frame is repeated.
+            fps: Frames a second, as in `from_video`. None: consecutive frames as they are stored.
+            size: (height, width) that frames are resized to, or one int for squares. None: the size of each video,
+                which must be equal.
+            fit: How to handle another aspect ratio; see `from_images`.
+            clip: Which clip of a video: the first, the middle one, or a random one, drawn for each row in each epoch.
+            seed: Seed of random clips. None: as the seed of a map that is not given.
+
+        Raises:
+            ArgumentError: If an argument can't be used.
+            UnsupportedError: If PyAV, or OpenCV for `size`, is not installed.
+            LeafError: On reading, if the leaf is missing or is not encoded, or videos differ in size. Names the row.
+            SourceError: On reading, if a video is cut short or a frame can't be decoded. Names the row and its file.
+
+        Examples:
+            >>> import io
+            >>> import av
+            >>> import numpy as np
+            >>> from loadax import from_source
+            >>> memory = io.BytesIO()
+            >>> with av.open(memory, "w", format="mp4") as file:
+            ...     stream = file.add_stream("mpeg4", rate=10)
+            ...     stream.width = stream.height = 64
+            ...     for number in range(12):
+            ...         frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 20 * number, np.uint8))
+            ...         file.mux(stream.encode(frame))
+            ...     file.mux(stream.encode())
+            >>> rows = from_source([{"video": memory.getvalue(), "label": 3}])
+            >>> rows.decode_video("video", frames=4, fps=5, size=32, clip="random")[0]["video"].shape
+            (4, 32, 32, 3)
+        """
+        from loadax.sources.video.encoded import encoded_video
+
+        decoder = encoded_video(frames, fps, size, fit, clip, seed)
+        return self._decoded(leaf, decoder)
+
+    def _decoded(self, leaf: Any, decoder: Any) -> "Dataset":
         from loadax.decoding import decode
 
-        images = size, fit, quality, damaged, crop
-        return self._mapped(decode(leaf, images, self.reader.traits.num_maps))
+        return self._mapped(decode(leaf, decoder, self.reader.traits.num_maps))
 
     def rename(self, names: Mapping[str, str]) -> "Dataset":
         """Renames leaves: examples become dicts of the same leaves under other names.

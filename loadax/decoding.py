@@ -1,10 +1,11 @@
-"""Decode: a transform that decodes a leaf of encoded images straight into the array of the batch."""
+"""Decode: a transform that decodes a leaf of encoded files straight into the array of the batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadax.core.arguments import text
 from loadax.core.leaf_names import Path, path_of, unknown_leaf, value_at, with_value
@@ -13,15 +14,57 @@ from loadax.core.tree import flatten
 from loadax.errors import LeafError, SourceError
 from loadax.protocols import ArraySpec, Tree, Visits
 from loadax.seeds import row_generator
-from loadax.sources.images.crop import Box, RandomCrop
-from loadax.sources.images.decode import FAILURES, Rendering, failure_text
-from loadax.sources.images.folder import open_rendering
-from loadax.sources.images.resize import Pixels
 from loadax.transforms import DEFAULT_SEED, Stream, checked_seed
 
 _BYTE = np.dtype(np.uint8)
-# Stands for the image while the other leaves are stacked.
+# Stands for the decoded file while the other leaves are stacked.
 _NOTHING = np.zeros((), _BYTE)
+
+
+class FileDecoder(Protocol):
+    """Decodes the bytes of one file to an array. The members that `Decode` needs."""
+
+    @property
+    def verb(self) -> str:
+        """Name of the verb of `Dataset`."""
+
+    @property
+    def noun(self) -> str:
+        """Noun of a file, such as "an image"."""
+
+    @property
+    def made_of(self) -> str:
+        """Noun of what is decoded, such as "pixels"."""
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Exceptions that damaged files cause."""
+
+    @property
+    def spec(self) -> ArraySpec | None:
+        """Spec of the arrays; None: it depends on the file."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+
+    @property
+    def seed(self) -> Any:
+        """Seed of these; None: it is not given."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments to show; None: left out."""
+
+    def __call__(
+        self, content: bytes, rng: np.random.Generator | None
+    ) -> NDArray[Any]:
+        """Decodes a file."""
+
+    def failure_text(self, error: Exception) -> str:
+        """Tells which of `failures` a file has, after its name."""
+
+    def unequal(self, found: tuple[int, ...], first: tuple[int, ...]) -> str:
+        """Tells that an array has another shape than the first one, after its name."""
 
 
 @final
@@ -31,34 +74,31 @@ class Decoding:
 
     Args:
         leaf: Name of the leaf; None: the example itself.
-        rendering: Decoder.
+        decoder: Decoder of the files.
     """
 
     leaf: str | None
-    rendering: Rendering
+    decoder: FileDecoder
 
     def __repr__(self) -> str:
-        size = self.rendering.size
-        crop = self.rendering.crop
-        given = {
-            "": self.leaf,
-            "size=": size,
-            "crop=": tuple(crop) if isinstance(crop, Box) else crop,
-        }
-        texts = (
-            f"{name}{value!r}" for name, value in given.items() if value is not None
-        )
-        return f"decode_images({', '.join(texts)})"
+        texts = [
+            f"{name}={value!r}"
+            for name, value in self.decoder.arguments().items()
+            if value is not None
+        ]
+        if self.leaf is not None:
+            texts.insert(0, repr(self.leaf))
+        return f"{self.decoder.verb}({', '.join(texts)})"
 
 
 @final
 @dataclass(frozen=True)
 class Decode:
-    """Decodes the images of a leaf, a row at a time. Other leaves stay as they are.
+    """Decodes the files of a leaf, a row at a time. Other leaves stay as they are.
 
     Args:
         function: Its arguments, a `Decoding`, where other transforms have their function.
-        seed: Seed of the generators of random crops.
+        seed: Seed of the generators of random crops and clips.
         place: Index of this transform in the chain of maps.
         stream: In place of `seed`, the stream of random numbers if no seed was given.
     """
@@ -73,8 +113,13 @@ class Decode:
 
     @property
     def rng(self) -> bool:
-        """Whether crops are random."""
-        return isinstance(self.function.rendering.crop, RandomCrop)
+        """Whether it draws crops or clips."""
+        return bool(self._decoder.is_random)
+
+    @property
+    def _decoder(self) -> FileDecoder:
+        decoder: FileDecoder = self.function.decoder
+        return decoder
 
     @property
     def _generator_seed(self) -> int:
@@ -95,12 +140,12 @@ class Decode:
         return spec_or_object(decoded)
 
     def spec_of_tree(self, spec: Tree) -> Tree | None:
-        """The spec of decoded examples from that of encoded ones; None: it depends on the images."""
-        size = self.function.rendering.output_size
+        """The spec of decoded examples from that of encoded ones; None: it depends on the files."""
+        decoded = self._decoder.spec
         path = self._path(spec)
-        if size is None or path is None:
+        if decoded is None or path is None:
             return None
-        return with_value(spec, path, ArraySpec((*size, 3), _BYTE))
+        return with_value(spec, path, decoded)
 
     def __call__(
         self, examples: list[Tree], visits: Visits, spec: Tree, names: Sequence[Any]
@@ -108,27 +153,24 @@ class Decode:
         """Decodes and stacks examples; each leaf of the result has the shape of `spec` after the dimension of rows.
 
         Raises:
-            LeafError: When an image has another size, or the leaf is missing or not encoded; names the row.
-            SourceError: When an image can't be decoded; names the row.
+            LeafError: When an array has another shape, or the leaf is missing or not encoded; names the row.
+            SourceError: When a file can't be decoded; names the row.
         """
         path = self._path(spec) or ()
-        image_spec = value_at(spec, path)
-        images = np.empty((len(examples), *image_spec.shape), _BYTE)
+        decoded_spec = value_at(spec, path)
+        decoded = np.empty((len(examples), *decoded_spec.shape), decoded_spec.dtype)
         others = []
         for index, example in enumerate(examples):
-            its_path, pixels = self._decoded(example, visits, names, index)
-            if pixels.shape != image_spec.shape:
+            its_path, array = self._decoded(example, visits, names, index)
+            if array.shape != decoded_spec.shape:
                 raise LeafError(
-                    f"row {names[index]}: {self._named} is "
-                    f"{pixels.shape[0]}x{pixels.shape[1]} pixels (height x width), but "
-                    f"the first is {image_spec.shape[0]}x{image_spec.shape[1]}; pass "
-                    "size=(height, width) to decode_images, or crop or resize them in "
-                    "a map"
+                    f"row {names[index]}: {self._named} "
+                    f"{self._decoder.unequal(array.shape, decoded_spec.shape)}"
                 )
-            images[index] = pixels
+            decoded[index] = array
             others.append(with_value(example, its_path, _NOTHING))
         rest = with_value(spec, path, ArraySpec((), _BYTE))
-        return with_value(stack(others, rest, names), path, images)
+        return with_value(stack(others, rest, names), path, decoded)
 
     def results(
         self,
@@ -137,29 +179,30 @@ class Decode:
         spec: Tree,  # noqa: ARG002
         names: Sequence[Any],
     ) -> list[Tree]:
-        """Decodes examples, whose images and other leaves may differ from row to row.
+        """Decodes examples, whose arrays and other leaves may differ from row to row.
 
         Raises:
             LeafError: When the leaf is missing, or not encoded; names the row.
-            SourceError: When an image can't be decoded; names the row.
+            SourceError: When a file can't be decoded; names the row.
         """
         decoded = []
         for index, example in enumerate(examples):
-            path, pixels = self._decoded(example, visits, names, index)
+            path, array = self._decoded(example, visits, names, index)
             decoded.append(
-                with_value(example, path, np.require(pixels, requirements="W"))
+                with_value(example, path, np.require(array, requirements="W"))
             )
         return decoded
 
     def _decoded(
         self, example: Tree, visits: Visits, names: Sequence[Any], index: int
-    ) -> tuple[Path, Pixels]:
-        """The place of the image in an example, and its pixels."""
+    ) -> tuple[Path, NDArray[Any]]:
+        """The place of the file in an example, and its array."""
+        decoder = self._decoder
         path = self._path(example)
         if path is None:
             known = flatten(example)[1].names
             raise LeafError(
-                f"decode_images, row {names[index]}: "
+                f"{decoder.verb}, row {names[index]}: "
                 f"{unknown_leaf(self.function.leaf, known)}"
             )
         content = _content(value_at(example, path))
@@ -167,8 +210,8 @@ class Decode:
             found = array_or_object(value_at(example, path))
             raise LeafError(
                 f"row {names[index]}: {self._named} is {found.dtype}"
-                f"{list(found.shape)}, not the bytes of an image; name a leaf of "
-                "bytes, or leave decode_images out for one of pixels"
+                f"{list(found.shape)}, not the bytes of {decoder.noun}; name a leaf "
+                f"of bytes, or leave {decoder.verb} out for one of {decoder.made_of}"
             )
         rng = None
         if self.rng:
@@ -176,10 +219,10 @@ class Decode:
             row = int(visits.rows[index])
             rng = row_generator(self._generator_seed, self.place, epoch, row)
         try:
-            return path, self.function.rendering(content, rng)
-        except FAILURES as error:
+            return path, decoder(content, rng)
+        except decoder.failures as error:
             raise SourceError(
-                f"row {names[index]}: {self._named} {failure_text(error)}; leave the "
+                f"row {names[index]}: {self._named} {decoder.failure_text(error)}; leave the "
                 f"row out: dataset.exclude([{int(visits.rows[index])}])"
             ) from error
 
@@ -196,17 +239,17 @@ class Decode:
 
     def describe(self) -> list[Any]:
         seed = self._generator_seed if self.rng else None
-        return ["decode_images", self.function.leaf, self.rng, seed]
+        return [self._decoder.verb, self.function.leaf, self.rng, seed]
 
     def text(self) -> str:
         return repr(self.function)
 
 
 def _content(value: Any) -> bytes | None:
-    """Bytes of an encoded image; None: it is something else."""
+    """Bytes of an encoded file; None: it is something else."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    # as Hugging Face stores images: bytes and path
+    # as Hugging Face stores files: bytes and path
     if isinstance(value, Mapping) and "bytes" in value:
         return _content(value["bytes"])
     if isinstance(value, np.ndarray) and not value.ndim:
@@ -216,26 +259,25 @@ def _content(value: Any) -> bytes | None:
     return None
 
 
-def decode(leaf: Any, images: tuple[Any, ...], place: int) -> Decode:
-    """Makes the transform of `Dataset.decode_images`.
+def decode(leaf: Any, decoder: FileDecoder, place: int) -> Decode:
+    """Makes the transform of `Dataset.decode_images` and the like.
 
     Args:
         leaf: Name of the leaf; None: the example itself.
-        images: Size, fit, quality, damaged and crop.
+        decoder: Decoder of the files.
         place: Index of the transform in the chain of maps.
 
     Raises:
-        ArgumentError: When an argument is invalid; shows it.
-        UnsupportedError: When a decoder is not installed.
+        ArgumentError: When the leaf or the seed is invalid; shows it.
     """
     if leaf is not None:
-        leaf = text("leaf", leaf, "the name of a leaf of encoded images")
-    rendering = open_rendering(*images)
-    if isinstance(rendering.crop, RandomCrop):
-        seed = rendering.crop.seed
-        number, stream = checked_seed(
-            DEFAULT_SEED if seed is None else seed, rng=True
+        leaf = text(
+            "leaf", leaf, f"the name of a leaf of the bytes of {decoder.noun}"
         )
+    if not decoder.is_random:
+        return Decode(Decoding(leaf, decoder), 0, place)
+    if decoder.seed is None:
+        number, stream = checked_seed(DEFAULT_SEED, rng=True)
     else:
-        number, stream = 0, None
-    return Decode(Decoding(leaf, rendering), number, place, stream)
+        number, stream = checked_seed(decoder.seed, rng=True)
+    return Decode(Decoding(leaf, decoder), number, place, stream)

@@ -178,7 +178,7 @@ def test_images_of_different_sizes_without_a_size() -> None:
 
 
 def test_name_of_a_leaf_is_a_text() -> None:
-    with pytest.raises(ArgumentError, match="leaf=3: pass the name of a leaf of encoded images"):
+    with pytest.raises(ArgumentError, match="leaf=3: pass the name of a leaf of the bytes of an image"):
         loadax.from_source(ROWS).decode_images(3)  # type: ignore[arg-type]
 
 

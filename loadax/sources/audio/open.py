@@ -54,10 +54,10 @@ def open_audio(
         rate = integer("rate", rate, 1)
     if channels not in (None, "mono"):
         channels = integer("channels", channels, 1, remedy="'mono', or their number")
-    length = _duration("seconds", seconds)
+    length = duration("seconds", seconds)
     if not length:
         raise ArgumentError("seconds=0: pass the length of a clip, such as 2.5")
-    shared = _duration("overlap", overlap)
+    shared = duration("overlap", overlap)
     files = Files()
     locations = expand(paths, FORMAT, files)
     entry = index_files(_RECORDS, files, locations, options)
@@ -109,7 +109,7 @@ def open_audio(
     return source
 
 
-def _duration(name: str, given: Any) -> float:
+def duration(name: str, given: Any) -> float:
     """A length of time in seconds."""
     if isinstance(given, bool) or not isinstance(given, int | float | np.number):
         value = -1.0

@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, final
+from typing import Any, BinaryIO, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,38 +62,61 @@ def sound_of(location: str) -> Sound:
         SoundError: When it can't be read as audio.
     """
     if location.lower().endswith(_OTHERS):
-        samples, rate = _decoded(location)
+        samples, rate = decoded(location)
         count, channels = samples.shape
         return Sound(count, rate, channels, whole=True)
+    return header_of(os.fsencode(location))
+
+
+def header_of(file: bytes | BinaryIO) -> Sound:
+    """Facts of a file that soundfile reads.
+
+    Args:
+        file: Path of the file, or an open one.
+
+    Raises:
+        SoundError: When it can't.
+    """
     import soundfile
 
     try:
-        with soundfile.SoundFile(os.fsencode(location)) as file:
+        with soundfile.SoundFile(file) as opened:
             # what libsndfile has found in the header
-            short = "(should be" in file.extra_info and file.format.startswith("WAV")
+            short = "(should be" in opened.extra_info and opened.format.startswith(
+                "WAV"
+            )
             return Sound(
-                file.frames,
-                file.samplerate,
-                file.channels,
-                file.subtype not in _EXACT,
+                opened.frames,
+                opened.samplerate,
+                opened.channels,
+                opened.subtype not in _EXACT,
                 "it is cut short" * short,
             )
     except soundfile.LibsndfileError as error:
         raise SoundError(error.error_string.rstrip(".")) from error
 
 
-def _decoded(location: str) -> tuple[Samples, int]:
-    """All samples of a file, and their rate, by PyAV."""
+def decoded(file: str | BinaryIO) -> tuple[Samples, int]:
+    """All samples of a file, and their rate, by PyAV.
+
+    Args:
+        file: Path of the file, or an open one.
+
+    Raises:
+        SoundError: When it can't be read as audio.
+        UnsupportedError: When PyAV is not installed.
+    """
     from loadax.sources.library import require
 
-    require(f"{location}, which soundfile can't read,", {"av": "av"}, "video")
+    require(f"{file}, which soundfile can't read,", {"av": "av"}, "video")
     import av
     from av.error import FFmpegError
 
     parts = []
     rate = 1
     try:
-        with av.open(location, metadata_errors="replace") as container:
+        container: Any
+        with av.open(file, metadata_errors="replace") as container:
             if not container.streams.audio:
                 raise SoundError("it has no audio stream")
             packed = av.AudioResampler("flt")
@@ -153,12 +176,8 @@ class SoundFiles:
         if self.whole[file]:
             samples = self._all(file)[start:stop]
         else:
-            samples = _part(self.locations[file], start, stop - start)
-        if len(samples) < stop - start:
-            raise SoundError(
-                f"it ends after {start + len(samples)} samples, though it says more"
-            )
-        return samples
+            samples = part_of(os.fsencode(self.locations[file]), start, stop - start)
+        return checked(samples, start, stop)
 
     def _all(self, file: int) -> Samples:
         """A decoded file, which one thread decodes."""
@@ -171,9 +190,11 @@ class SoundFiles:
         if is_mine:
             try:
                 if self.locations[file].lower().endswith(_OTHERS):
-                    future.set_result(_decoded(self.locations[file])[0])
+                    future.set_result(decoded(self.locations[file])[0])
                 else:
-                    future.set_result(_part(self.locations[file], 0, -1))
+                    future.set_result(
+                        part_of(os.fsencode(self.locations[file]), 0, -1)
+                    )
             except BaseException as error:  # noqa: BLE001 - raised by all that wait
                 future.set_exception(error)
         try:
@@ -198,15 +219,32 @@ class SoundFiles:
                     total += size
 
 
-def _part(location: str, start: int, count: int) -> Samples:
-    """Samples from `start` on, by soundfile; `count` of -1: all."""
+def part_of(file: bytes | BinaryIO, start: int, count: int) -> Samples:
+    """Samples of a file from `start` on, by soundfile; `count` of -1: all.
+
+    Raises:
+        SoundError: When they can't be decoded.
+    """
     import soundfile
 
     try:
-        with soundfile.SoundFile(os.fsencode(location)) as file:
+        with soundfile.SoundFile(file) as opened:
             if start:
-                file.seek(start)
-            samples: Samples = file.read(count, dtype="float32", always_2d=True)
+                opened.seek(start)
+            samples: Samples = opened.read(count, dtype="float32", always_2d=True)
             return samples
     except soundfile.LibsndfileError as error:
         raise SoundError(error.error_string.rstrip(".")) from error
+
+
+def checked(samples: Samples, start: int, stop: int) -> Samples:
+    """The samples of a file from `start` to `stop`, if all are there.
+
+    Raises:
+        SoundError: When the file has fewer than its header says.
+    """
+    if len(samples) < stop - start:
+        raise SoundError(
+            f"it ends after {start + len(samples)} samples, though it says more"
+        )
+    return samples

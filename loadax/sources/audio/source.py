@@ -1,13 +1,14 @@
 """AudioSource: clips of equal length of audio files."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
-from loadax.sources.audio.resample import needed, resample
+from loadax.sources.audio.clip import clip_of
 from loadax.sources.audio.sound_files import Samples, SoundError, SoundFiles
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
@@ -165,17 +166,12 @@ class AudioSource(BaseSource):
     def _clip(self, file: int, start: int) -> Samples:
         """A clip, followed by zeros where the file ends within it."""
         clips = self._clips
-        given = int(clips.rates[file])
-        stop = min(start + clips.samples, int(clips.lengths[file]))
-        first, end = needed(given, clips.rate, start, stop)
-        low = max(first, 0)
-        high = min(end, int(clips.frames[file]))
-        samples = self._files.read(file, low, high)
-        if clips.mono:
-            samples = samples.mean(1, keepdims=True)
-        around = np.pad(samples, ((low - first, end - high), (0, 0)))
-        clip = resample(around, given, clips.rate, start, stop)
-        clip = np.pad(clip, ((0, clips.samples - len(clip)), (0, 0)))
-        if clips.mono:
-            return clip[:, 0]
-        return clip
+        return clip_of(
+            partial(self._files.read, file),
+            int(clips.frames[file]),
+            int(clips.rates[file]),
+            clips.rate,
+            start,
+            clips.samples,
+            mono=clips.mono,
+        )

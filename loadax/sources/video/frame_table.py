@@ -90,49 +90,53 @@ def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
 def _read(location: str) -> Entry:
     """The frames of a file, by its packets."""
     import av
-    from av.error import FFmpegError
 
     with av.open(location, metadata_errors="replace") as container:
-        stream: Any = container.streams.best("video")
-        if stream is None or stream.codec_context is None:
-            return packets_entry(reason="it has no video stream that PyAV can decode")
-        if "avi" in container.format.name and not _in_order(container, stream):
-            return packets_entry(
-                reason="an .avi file can't tell when its frames are shown, as they are "
-                "stored in another order; write it again: ffmpeg -i FILE FILE.mp4"
-            )
-        base = stream.time_base
-        times: list[Any] = []
-        places = []
-        keys = []
-        durations = [1]
-        reason = ""
-        try:
-            for place, packet in enumerate(container.demux(stream)):
-                if packet.size and not packet.is_discard:
-                    times.append(packet.pts)
-                    places.append(place)
-                    keys.append(packet.is_keyframe)
-                    durations.append(packet.duration or durations[-1])
-                    if packet.is_corrupt:
-                        reason = f"the packet of frame {place} is damaged"
-        except FFmpegError as error:
-            reason = f"it ends after {len(times)} frames: {error_text(error)}"
-        if None in times:
-            return packets_entry(
-                reason="frames have no time at which they are shown; write it again as "
-                ".mp4 or .mkv"
-            )
-        said = _stated_seconds(stream)
-        seconds = float((np.ptp(times or [0]) + 1.5 * max(durations)) * base)
-        if len(times) < stream.frames:
-            reason = (
-                f"it is cut short: {len(times)} of {stream.frames} frames are there"
-            )
-        elif said > seconds + _ROUNDING:
-            reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
-        ticks = (base.numerator, base.denominator)
-        return packets_entry(times, places, keys, durations[-1], ticks, reason)
+        return read_packets(container)
+
+
+def read_packets(container: Any) -> Entry:
+    """The frames of an open video, by its packets."""
+    from av.error import FFmpegError
+
+    stream: Any = container.streams.best("video")
+    if stream is None or stream.codec_context is None:
+        return packets_entry(reason="it has no video stream that PyAV can decode")
+    if "avi" in container.format.name and not _in_order(container, stream):
+        return packets_entry(
+            reason="an .avi file can't tell when its frames are shown, as they are "
+            "stored in another order; write it again: ffmpeg -i FILE FILE.mp4"
+        )
+    base = stream.time_base
+    times: list[Any] = []
+    places = []
+    keys = []
+    durations = [1]
+    reason = ""
+    try:
+        for place, packet in enumerate(container.demux(stream)):
+            if packet.size and not packet.is_discard:
+                times.append(packet.pts)
+                places.append(place)
+                keys.append(packet.is_keyframe)
+                durations.append(packet.duration or durations[-1])
+                if packet.is_corrupt:
+                    reason = f"the packet of frame {place} is damaged"
+    except FFmpegError as error:
+        reason = f"it ends after {len(times)} frames: {error_text(error)}"
+    if None in times:
+        return packets_entry(
+            reason="frames have no time at which they are shown; write it again as "
+            ".mp4 or .mkv"
+        )
+    said = _stated_seconds(stream)
+    seconds = float((np.ptp(times or [0]) + 1.5 * max(durations)) * base)
+    if len(times) < stream.frames:
+        reason = f"it is cut short: {len(times)} of {stream.frames} frames are there"
+    elif said > seconds + _ROUNDING:
+        reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
+    ticks = (base.numerator, base.denominator)
+    return packets_entry(times, places, keys, durations[-1], ticks, reason)
 
 
 def _in_order(container: Any, stream: Any) -> bool:

@@ -12,10 +12,11 @@ from loadax.sources.file_index import index_files, refuse_damaged
 from loadax.sources.format import RecordOptions
 from loadax.sources.images.folder import checked_size
 from loadax.sources.library import require
-from loadax.sources.video.decoder import Decoder, FrameError
+from loadax.sources.video.decoder import Decoder
 from loadax.sources.video.format import FORMAT
 from loadax.sources.video.frame_rows import frame_rows
 from loadax.sources.video.frame_table import RECORDS, frame_table
+from loadax.sources.video.group_decoder import FrameError
 from loadax.sources.video.source import VideoSource
 
 
@@ -35,7 +36,7 @@ def open_video(
         SourceError: When a file is missing, damaged or no video; names it.
         UnsupportedError: When OpenCV, for `size`, is not installed.
     """
-    rate = _rate(fps)
+    rate = frame_rate(fps)
     choice("fit", fit, ("crop", "stretch", "pad"))
     choice("damaged", damaged, ("error", "accept"))
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
@@ -61,7 +62,7 @@ def open_video(
     return VideoSource(decoder, frame_rows(table, rate), memory_bytes)
 
 
-def _rate(fps: Any) -> Fraction | None:
+def frame_rate(fps: Any) -> Fraction | None:
     """Rows a second, as a fraction of small numbers: files have 30000 / 1001."""
     if fps is None:
         return None

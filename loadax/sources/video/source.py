@@ -11,8 +11,9 @@ from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, chunk_starts, read_columns
-from loadax.sources.video.decoder import Decoder, FrameError
+from loadax.sources.video.decoder import Decoder
 from loadax.sources.video.frame_rows import FrameRows
+from loadax.sources.video.group_decoder import FrameError
 from loadax.sources.wrappers.chunk_cache import ChunkCache, chunk_of, largest_chunk
 
 

@@ -90,13 +90,13 @@ def test_files_that_are_decoded_as_a_whole_are_decoded_once(tmp_path: Path, monk
     counts = data.source._clips.counts
     assert data.source.chunks.tolist() == [0, *np.cumsum(counts)[:-1].tolist()]
     decoded = []
-    decode = sound_files._decoded
+    decode = sound_files.decoded
 
     def counted(location: str) -> Any:
         decoded.append(Path(location).name)
         return decode(location)
 
-    monkeypatch.setattr(sound_files, "_decoded", counted)
+    monkeypatch.setattr(sound_files, "decoded", counted)
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
     for _ in loadax.Dataloader(data.shuffle(0, block="chunks"), 4, num_epochs=1, mesh=mesh, num_workers=4):
         pass
