@@ -19,10 +19,8 @@ from loadax.core.arguments import (
     index_key,
     integer,
     optional_flag,
-    path as checked_path,
     refuse_given,
     shown,
-    text,
 )
 from loadax.core.formatting import name_of
 from loadax.core.replacements import explain_arguments, missing_attribute
@@ -52,7 +50,7 @@ from loadax.protocols import (
 from loadax.reader import DISTINCT, Reader, readers_of_parts
 from loadax.redaction import redact
 from loadax.seeds import ORDER_VERSION
-from loadax.sources.base import BaseSource, inner_functions
+from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_rows
 from loadax.transforms import (
     DEFAULT_SEED,
@@ -992,85 +990,18 @@ class Dataset:
             >>> tokens[0], len(tokens.pack(8))
             (array([116, 111,  32,  98, 101], dtype=uint8), 4)
         """
-        from loadax.core.fingerprint import unrecognised
-        from loadax.core.log import log
-        from loadax.sources.path_overlap import check_elsewhere
-        from loadax.writing.write import open_by_recipe, open_written, write_zarr
-        from loadax.writing.written_rows import Written
+        from loadax.writing.cache import Cache
 
-        path = checked_path("path", path, "the path or URL of a folder for the cache")
-        overwrite = flag("overwrite", overwrite)
-        if key is not None:
-            text(
-                "key",
-                key,
-                "a str that you change when the functions before cache() change",
-            )
-        sizes: dict[str, Any] = {
-            "chunk_rows": chunk_rows,
-            "shard_rows": shard_rows,
-            "compression": compression,
-        }
-        recipe = self._recipe(key, optional_flag("ragged", ragged), *sizes.values())
-        if overwrite:
-            kept = None
+        sizes = chunk_rows, shard_rows, compression
+        cache = Cache(path, key, ragged, sizes, overwrite, executor, progress)
+        if self._made_of is None:
+            self._check_random_access("cache()")
+            rows = cache.kept(self.reader, self.order)
         else:
-            kept = open_by_recipe(path, recipe)
-        if kept is not None:
-            return Dataset(kept)
-        check_fixed_rows(self.order, "cache()")
-        self._check_random_access("cache()")
-        if self.order.varies or self.reader.traits.random:
-            what = "a map is random or has with_epoch=True"
-            remedy = (
-                "call cache() before that map: "
-                "data.map(slow).cache(path).map(augment, rng=True)"
-            )
-            if self.order.varies:
-                what = "the order changes every epoch"
-                remedy = (
-                    "call map() and cache() first, then shuffle(): "
-                    "data.map(fn).cache(path).shuffle(seed=0)"
-                )
-            raise ArgumentError(
-                f"cache() writes every row once, but {what}; {remedy}"
-            )
-        check_elsewhere(self.reader.source, path)
-        functions = [
-            *(transform.function for transform in self.maps),
-            *inner_functions(self.reader.source),
-        ]
-        if key is None and (reason := unrecognised(functions)):
-            log.warning(
-                "cache %s: %s; pass key=, a text that you change with it",
-                redact(path),
-                reason,
-            )
-        structure = write_zarr(
-            Written(self.reader, self.order, key),
-            path,
-            ragged=ragged,
-            **sizes,
-            resume=not overwrite,
-            overwrite=overwrite,
-            executor=executor,
-            progress=progress,
-            go_on="call cache() again to continue",
-            recipe=recipe,
-        )
-        return Dataset(open_written(path, structure))
-
-    def _recipe(self, key: str | None, *arguments: Any) -> str | None:
-        """Digest of what determines the rows, if that can be told without mapping one; see `recipe_of`."""
-        from loadax.writing.written_rows import recipe_of
-
-        if self._made_of is not None:
-            reader, order, own = self._made_of
-            return recipe_of(reader, order, key, *own, *arguments)
-        random = self.order.varies or self.reader.traits.random
-        if self.is_stream or random:
-            return None
-        return recipe_of(self.reader, self.order, key, *arguments)
+            rows = cache.kept(*self._made_of)
+        if rows is None:
+            rows = cache.written(self.reader, self.order)
+        return Dataset(rows)
 
     @property
     def order_facts(self) -> list[Any]:

@@ -55,7 +55,7 @@ def test_audio_of_all_formats(name: str, tmp_path: Path) -> None:
     rows = loadax.from_source([path.read_bytes()])
     alike: dict[str, Any] = {"rtol": 0, "atol": audio.DIFFERENCES.get(name, 0)}
     assert np.allclose(rows.decode_audio(rate=RATE)[0], whole, **alike)
-    clip = {"rate": RATE, "seconds": 0.25}
+    clip: dict[str, Any] = {"rate": RATE, "seconds": 0.25}
     assert np.allclose(rows.decode_audio(**clip)[0], whole[:2000], **alike)
     begin = (len(whole) - 2000) // 2
     middle = rows.decode_audio(**clip, clip="middle")[0]
@@ -203,8 +203,8 @@ def test_frames_are_resized_as_those_of_files(tmp_path: Path) -> None:
         write_video(tmp_path / name, 6, size=size)
     rows = of([(tmp_path / name).read_bytes() for name in ("a.mp4", "b.mp4")])
     for fit in ("crop", "stretch", "pad"):
-        clips = rows.decode_video("file", frames=6, size=(16, 20), fit=fit).read([0, 1])  # type: ignore[arg-type]
-        expected = loadax.from_video(tmp_path, size=(16, 20), fit=fit).read(range(12))["image"]  # type: ignore[arg-type]
+        clips = rows.decode_video("file", frames=6, size=(16, 20), fit=fit).read([0, 1])
+        expected = loadax.from_video(tmp_path, size=(16, 20), fit=fit).read(range(12))["image"]
         assert np.array_equal(clips["file"].reshape(-1, 16, 20, 3), expected)
         assert clips["label"].tolist() == [0, 1]
     message = r"row 1: leaf 'file' has frames of 48x32 pixels \(height x width\), but the first of 32x48; pass size="

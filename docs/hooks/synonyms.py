@@ -30,7 +30,7 @@ SYNONYMS = {
     "guides/statistics.md": "normalize normalise normalization normalisation standardize standardise mean variance",
     "guides/tables.md": "None missing fillna dataframe polars arrow",
     "guides/slices.md": "multi-slice multislice dcn ici",
-    "guides/video.md": "decord opencv ffmpeg torchcodec pyav clips",
+    "guides/video.md": "decord opencv ffmpeg torchcodec pyav clips decode_wav decode_mp4",
     "start/install.md": "mac macos darwin apple silicon windows wheel pip conda cuda",
     "start/which-function.md": "astropy fits mat dicom nifti pickle lmdb sqlite formats",
     "troubleshooting.md": "memory out RAM exhausted crash segfault match",

@@ -100,6 +100,23 @@ def test_videos_and_audio(tmp_path: Path) -> None:
     assert len(eval(replacements("module")["from_wav"], {"loadax": loadax, "path": tmp_path / "x.wav"})) == 2
 
 
+def test_bytes_of_images_videos_and_audio(tmp_path: Path) -> None:
+    write_video(tmp_path / "x.mp4", 4)
+    soundfile.write(tmp_path / "x.wav", np.zeros(800), 8000)
+    Image.new("RGB", (6, 4)).save(tmp_path / "x.png")
+    names = {"image": "x.png", "video": "x.mp4", "audio": "x.wav"}
+    data = loadax.from_source([{leaf: (tmp_path / name).read_bytes() for leaf, name in names.items()}])
+    for name, leaf, shape in (
+        ("decode_jpeg", "image", (4, 6, 3)),
+        ("decode_wav", "audio", (800,)),
+        ("decode_mp4", "video", (2, 32, 48, 3)),
+    ):
+        decoded = eval(replacements("Dataset")[name], {"data": data})
+        assert decoded[0][leaf].shape == shape
+        with pytest.raises(AttributeError, match=name):
+            getattr(data, name)
+
+
 def test_rows_of_a_sparse_matrix() -> None:
     matrix = scipy.sparse.random(6, 4, density=0.5, format="csr", rng=0)
     for name in ("from_anndata", "from_h5ad", "from_csr"):
