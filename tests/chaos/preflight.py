@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ BATCH = 80
 FORMATS = ("jsonl", "tar", "tfrecord", "npy")
 FAULTS = {"jsonl": 10, "tar": 9, "tfrecord": 9, "npy": 9}
 WIDTH = 256
+WORKERS = 2  # threads of the driver that is killed
 SPEC = {"x": ArraySpec((64,), np.dtype(np.float32))}  # so that no row is read for it
 
 
@@ -172,25 +174,46 @@ def cpu_of(function: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def cpu_ratio(data: Dataset, workers: int, turns: int) -> tuple[float, float, float]:
-    """CPU seconds of preflights and of plain passes over the same rows, by turns: least of each, and their ratio."""
-    loader = loader_of(data)
+class Cost(NamedTuple):
+    """CPU seconds of passes over the same rows, least of some turns.
+
+    Args:
+        plain: Of a plain pass over rows without faults.
+        clean: Of a preflight over them.
+        faulty: Of a preflight over all rows, with those that fail.
+    """
+
+    plain: float
+    clean: float
+    faulty: float
+
+    def __str__(self) -> str:
+        clean, faulty = self.clean / self.plain, self.faulty / self.plain
+        return (
+            f"CPU: a plain pass {self.plain:.2f} s, a preflight without faults {self.clean:.2f} s ({clean:.3f}), "
+            f"with them {self.faulty:.2f} s ({faulty:.3f})"
+        )
+
+
+def cost(planted: Planted, workers: int, turns: int) -> Cost:
+    """CPU seconds of plain passes and of preflights, by turns."""
+    whole = loader_of(opened(planted.folder).exclude(planted.failing))
+    every = loader_of(opened(planted.folder))
 
     def plain() -> None:
-        planned = plan_rows(loader.phases, [(0, range(len(loader)))], [0])
+        planned = plan_rows(whole.phases, [(0, range(len(whole)))], [0])
         parts = tuple(_parts(planned.portions))
         work: Any = PlainPass(CheckWork(planned.portions, ({},), parts))
         run_pass(work, PartsInMemory(len(parts), lambda _: None), PassOptions(workers, None, False))
 
-    def checked() -> None:
+    def checked(loader: Dataloader) -> None:
         loader.preflight(workers=workers, progress=False)
 
     plain()  # imports, and files in the page cache
-    ours, others = [], []
-    for _ in range(turns):
-        others.append(cpu_of(plain))
-        ours.append(cpu_of(checked))
-    return min(ours), min(others), min(ours) / min(others)
+    seconds = [
+        (cpu_of(plain), cpu_of(lambda: checked(whole)), cpu_of(lambda: checked(every))) for _ in range(turns)
+    ]
+    return Cost(*map(min, zip(*seconds, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -223,7 +246,7 @@ def drive(folder: Path, index: Path, log: Path, rows: int, engine: str | None) -
     if engine is not None:
         executor = engine_maker(engine)
     loader = loader_of(opened(folder, Noted(log, rows)))
-    loader.preflight(executor=executor, index=index, key="chaos", workers=2, progress=False)
+    loader.preflight(executor=executor, index=index, key="chaos", workers=WORKERS, progress=False)
 
 
 class Killed(NamedTuple):
@@ -277,13 +300,24 @@ def kill_drivers(planted: Planted, work: Path, start: Callable[[list[str]], Any]
         done = {row for part in kill.finished for row in work_parts[part]}
         assert not done & {*read[kill.lines :]}, "a row of a finished part was read again"
     assert {*read} | {*planted.failing} == {*range(4 * planted.rows)}
+    times = Counter(read)
+    started = len(killed) * workers_of(engine) * max(map(len, work_parts))
+    again = sum(times.values()) - len(times)
+    assert again <= started, "rows were read again of more parts than were being read"
     # the index has it all: nothing is read
     resumed = loader_of(opened(planted.folder, Noted(log, planted.rows))).preflight(
         index=index, key="chaos", progress=False
     )
     assert len(log.read_text().splitlines()) == len(read)
     assert resumed.quarantine() == whole.quarantine() == planted.failing
-    return len(read) - len({*read})
+    return again
+
+
+def workers_of(engine: str | None) -> int:
+    """Number of parts that an engine reads at once."""
+    if engine is None:
+        return WORKERS
+    return int(engine.partition(":")[2])
 
 
 def rows_of_parts(planted: Planted) -> list[list[int]]:
@@ -321,13 +355,8 @@ def main() -> None:
         masks = masked_by_run(loader)
         assert report.quarantine() == masks == planted.failing
         print(f"{len(masks)} of {report.distinct:,} rows fail: those that were planted, and that the run masks")
-        whole = opened(data).exclude(planted.failing)
         if options.turns:
-            ours, plain, ratio = cpu_ratio(whole, 2, options.turns)
-            print(f"CPU, no faults: {ours:.2f} s, a plain pass {plain:.2f} s: {ratio:.3f}", flush=True)
-            turns = range(options.turns)
-            ours = min(cpu_of(lambda: loader.preflight(workers=2, progress=False)) for _ in turns)
-            print(f"CPU, with faults: {ours:.2f} s: {ours / plain:.3f} of a plain pass without", flush=True)
+            print(cost(planted, 2, options.turns), flush=True)
         for engine in options.engines:
             work = Path(name, engine.replace(":", "-"))
             work.mkdir()

@@ -1,10 +1,12 @@
 """CheckWork: reads, maps and checks the rows of a part, as the run with `MaskErrors` would. Does not import JAX."""
 
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -47,6 +49,7 @@ _LARGEST = 64 << 20  # bytes of a piece of one chunk
 _TARGET = 16e-3  # seconds of a piece whose rows are decoded one by one
 # that one with a row that fails is cut into: an error may cost more than reading all rows
 _PIECES = 8
+_ROW = re.compile(r"\brow (\d{1,18})\b")
 _MOST_TEXTS = 100  # errors of a part that are kept whole
 _MOST_CHARACTERS = 500
 
@@ -93,10 +96,10 @@ class CheckWork:
         """Findings in the rows of a part."""
         number, low, high = self.parts[part]
         check = _Check(number, self, high - low)
-        for piece in check.pieces(low, high):
+        for source, visits in check.pieces(low, high):
             if over.is_set():
                 raise CancelledError
-            check.check(piece)
+            check.check(source, visits)
         return check.findings().arrays()
 
 
@@ -145,8 +148,11 @@ class _Check:
         self._errors: list[str] = []
         self._files: dict[str, tuple[int, float]] = {}
 
-    def pieces(self, low: int, high: int) -> Iterator[Visits]:
-        """Yields visits that are read together: of one source, of whole chunks, or of about 16 ms each."""
+    def pieces(self, low: int, high: int) -> Iterator[tuple[int, Visits]]:
+        """Yields visits that are read together: of one source, of whole chunks, or of about 16 ms each.
+
+        Each with the index of the source among the parts of the portion.
+        """
         portion = self._portion
         rows = portion.visits(low, high).rows
         starts = chunk_starts(portion.reader.source)
@@ -158,21 +164,22 @@ class _Check:
         )
         at = 0
         while at < len(rows):
+            owner = int(owners[at])
             if chunks is None:
-                key = (self._number, int(owners[at]))
+                key = (self._number, owner)
                 stop = at + min(self._sizes.get(key, _FIRST_PIECE), together)
             else:
                 stop = at + _whole_chunks(chunks[at : at + self._most], together)
             source = int(np.searchsorted(sources, at, side="right"))
             stop = min(stop, int(sources[source]))
-            yield portion.visits(low + at, low + stop)
+            yield owner, portion.visits(low + at, low + stop)
             at = stop
 
-    def check(self, visits: Visits) -> None:
-        """Reads, maps and checks some rows of one source."""
+    def check(self, part: int, visits: Visits) -> None:
+        """Reads, maps and checks some rows of one source, by its index."""
         timings = [Timing()]
         failed: list[_FailedRow] = []
-        self._fill(visits, 0, timings, failed)
+        self._fill(visits, 0, timings, failed, self._portion.parts[part].first_row)
         numbers = visits.rows << EPOCH_BITS | visits.epochs
         for row in failed:
             self._failed.append(
@@ -186,7 +193,6 @@ class _Check:
         self._check_values(good, numbers[good])
         seconds = sum(timing.seconds for timing in timings)
         cpu = sum(timing.processor_seconds for timing in timings)
-        part = int(self._portion.owners(visits.rows[:1])[0])
         read = count - len(failed)
         if read:
             size = self._sizes.get((self._number, part), _FIRST_PIECE)
@@ -224,8 +230,19 @@ class _Check:
         low: int,
         timings: list[Timing],
         failed: list[_FailedRow],
+        first_row: int | None = None,
     ) -> None:
-        """Reads rows into the buffers from row `low` on; cuts them where one fails, until it is alone."""
+        """Reads rows into the buffers from row `low` on; cuts them where one fails, until it is alone.
+
+        Args:
+            visits: The rows.
+            low: Row of the buffers for the first one.
+            timings: Where times are added.
+            failed: Where rows that fail are added.
+            first_row: Row of the dataset that is row 0 of their source, by which to find the row that an error names
+                and cut around it. None: rows are cut in eight, as where several of a piece fail.
+        """
+        count = len(visits.rows)
         try:
             timings.append(
                 self._assembler.fill_together(Piece(visits, low, self._buffers))
@@ -233,16 +250,17 @@ class _Check:
         except Exception as error:
             if not maskable(error):
                 raise
-            text = failure_text(error)
+            if count == 1:
+                failed.append(_FailedRow(low, failure_text(error)))
+                return
+            named = _named_row(error, visits, first_row)
         else:
             return
-        count = len(visits.rows)
-        if count == 1:
-            failed.append(_FailedRow(low, text))
-            return
-        size = -(-count // _PIECES)
-        for start in range(0, count, size):
-            stop = start + size
+        if named is None:
+            cuts = list(range(0, count, -(-count // _PIECES)))
+        else:
+            cuts = sorted({0, named, min(named + 1, count - 1)})
+        for start, stop in pairwise([*cuts, count]):
             some = Visits(visits.rows[start:stop], visits.epochs[start:stop])
             self._fill(some, low + start, timings, failed)
 
@@ -306,7 +324,6 @@ class _Check:
         cpu: float,
     ) -> None:
         """Notes how long a piece took, where its first row is stored, and what it requests."""
-        source = self._portion.reader.source
         row = int(visits.rows[0])
         sums = self._read[part]
         sums[:3] += (read, seconds, cpu)
@@ -328,7 +345,10 @@ class _Check:
         if len(self._slow) > 2 * PIECE_ROWS:
             self._slow.sort(key=lambda piece: -piece[-1])
             del self._slow[MOST_SLOW:]
-        locations = source.locate_visit(row, int(visits.epochs[0]))
+        stored = self._portion.parts[part]
+        locations = stored.source.locate_visit(
+            row - stored.first_row, int(visits.epochs[0])
+        )
         for place in locations:
             if place.first is not None and place.last is not None:
                 sums[4] += place.last - place.first + 1
@@ -343,6 +363,22 @@ class _Check:
 def _ends(owners: Integers) -> Integers:
     """Index after the last row of each run of equal owners, int64[runs]."""
     return np.append(np.flatnonzero(np.diff(owners)) + 1, len(owners))
+
+
+def _named_row(
+    error: BaseException,
+    visits: Visits,
+    first_row: int | None,
+) -> int | None:
+    """Index of the row that an error names, as those of sources and maps do. None: it names none of these rows."""
+    if first_row is None:
+        return None
+    for text in (str(error), *getattr(error, "__notes__", ())):
+        for row in map(int, _ROW.findall(text)):
+            (places,) = np.nonzero(visits.rows == first_row + row)
+            if len(places):
+                return int(places[0])
+    return None
 
 
 def _whole_chunks(chunks: Integers, together: int) -> int:

@@ -147,8 +147,12 @@ class JsonlSource(BaseSource):
         try:
             table = parse(lines, self._schema)
         except (pa.ArrowException, UnicodeDecodeError):
-            for index, line in enumerate(lines):
-                refuse_line(line, self._schema, partial(where, index))
+            index = _refused(lines, self._schema)
+            try:
+                refuse_line(lines[index], self._schema, partial(where, index))
+            except SourceError as error:
+                error.add_note(f"loadax: reading row {rows[index]}")
+                raise
             raise
         refuse_rounded(lines, table.select(self._inferred), where, False)
         return self._leaves.columns(table, where)
@@ -173,17 +177,21 @@ class _Lines(NamedTuple):
 
     def text(self, rows: Integers, index: int) -> str:
         """File and number, from 1, of the line of one of these rows, for messages."""
-        begin = int(self.begins[rows[index]])
+        row = int(rows[index])
+        begin = int(self.begins[row])
         (location,) = self.records.locate(begin, 1)
         assert location.first is not None
         start = begin - location.first
-        before = 0
-        for low in range(start, begin, _WINDOW):
-            (window,) = self.records.read(
-                np.array([low]), np.array([min(_WINDOW, begin - low)])
-            )
+        first = int(np.searchsorted(self.begins, start))
+        ends = self.begins[first:row] + self.sizes[first:row]
+        # between the lines: a newline each, and blank lines, which alone are read
+        gaps_from = np.append(start, ends)
+        gaps = self.begins[first : row + 1] - gaps_from
+        blank = np.flatnonzero(gaps > 1)
+        before = int(np.count_nonzero(gaps == 1))
+        for gap in self.records.read(gaps_from[blank], gaps[blank]):
             before += int(
-                np.count_nonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
+                np.count_nonzero(np.frombuffer(gap, np.uint8) == _NEWLINE)
             )
         return f"{location.file}, line {before + 1}{self.records.by_index}"
 
@@ -334,10 +342,26 @@ def refuse_line(line: memoryview, schema: Any, where: Callable[[], str]) -> None
         raise SourceError(f"{where()}: {problem}; {remedy}") from error
 
 
-def _parses(lines: Sequence[memoryview]) -> bool:
+def _refused(lines: Sequence[memoryview], schema: Any) -> int:
+    """Index of a line that can't be parsed, among lines that can't be parsed together."""
+    for index, line in enumerate(lines):
+        if line and not _is_braced(line):
+            return index
+    low = 0
+    high = len(lines)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _parses(lines[low:middle], schema):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _parses(lines: Sequence[memoryview], schema: Any = None) -> bool:
     """Whether lines can be parsed together, so that each column has one type."""
     try:
-        parse(lines)
+        parse(lines, schema)
     except (pa.ArrowException, UnicodeDecodeError):
         return False
     return True
