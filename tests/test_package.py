@@ -20,6 +20,7 @@ HEAVY = {"jax", "jaxlib", "flax", "grain", "tensorstore", "pyarrow", "datasets",
 PACKAGES = {
     "cv2": "opencv-python-headless",
     "google": "protobuf",
+    "opentelemetry": "opentelemetry-api",
     "orbax": "orbax-checkpoint",
     "PIL": "pillow",
     "vl_convert": "vl-convert-python",
