@@ -216,8 +216,8 @@ class Dataset:
     def explain(self) -> "DatasetExplanation":
         """Explains source, verbs, parts and leaves, and what the order promises. May read one row to infer the spec.
 
-        `print` shows it, and `explain().plot()` draws the order as a figure of matplotlib. `Dataloader.explain` tells
-        what a run of it will read.
+        `print` shows it, and `explain().plot()` draws the order with matplotlib: the row at each position, or shares
+        of a mixture; documents in packed rows; lengths of documents. `Dataloader.explain` tells what a run will read.
 
         Examples:
             >>> import numpy as np

@@ -500,6 +500,11 @@ class Dataloader:
     def explain(self, steps: int = 8, at: int = 0) -> "Explanation":
         """Reports what every host of the mesh will read, hold and drop in this run. The mesh may be a planned one.
 
+        `print` shows the figures, and `explain().plot()` draws them with matplotlib: who holds what of a batch, shares
+        of a mixture, documents in packed rows, padding by bucket, balance, and the chunks that each host reads,
+        whichever of these the order has. `plot("mixture")` draws one of its panels: "mesh", "mixture", "packing",
+        "buckets", "balance" or "chunks".
+
         Args:
             steps: Number of steps to sample for figures that depend on their rows: chunks, files, and rows decoded per
                 row used.

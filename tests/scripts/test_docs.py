@@ -10,11 +10,13 @@ import re
 import subprocess
 import textwrap
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from docs.hooks.synonyms import SYNONYMS
 from docs.pictures import DRAWINGS
+from docs.pictures.orders import ASSETS, MODES, SAVES, pages, style
 from tests import forkserver
 
 ROOT = Path(__file__).parents[2]
@@ -120,8 +122,26 @@ def run(text: str, folder: Path, name: str = "page.md") -> subprocess.CompletedP
     script.write_text("\n".join(lines).rstrip() + "\n")
     work = folder / "work"
     work.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "MATPLOTLIBRC": str(style("light")), "PYTHONPATH": str(ROOT)}
     return forkserver.run([script], cwd=work, env=environment)
+
+
+def texts(picture: Path) -> list[str]:
+    """Texts of a picture of an order: its title and its numbers."""
+    root = ET.parse(picture).getroot()
+    return ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def check_pictures(page: str, folder: Path) -> None:
+    """The pictures of orders that a page shows are those that its code saves, with the same numbers."""
+    saved = {path.stem: path for path in folder.glob("*.svg")} if SAVES in page else {}
+    shown = set(re.findall(r"\(\.\./assets/orders/(\w+-\w+)\.svg#only-\w+\)", page))
+    assert shown == {f"{name}-{mode}" for name in saved for mode in MODES}
+    for name, path in saved.items():
+        for mode in MODES:
+            kept = ASSETS / f"{name}-{mode}.svg"
+            assert texts(kept) == texts(path), f"{kept.name}: run `python -m docs.pictures`"
+            assert kept.stat().st_size < 60_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -131,6 +151,7 @@ def test_page(page: Path, tmp_path: Path) -> None:
         result = run(text, tmp_path, page.name)
         assert result.returncode == 0, result.stdout + result.stderr
         check_output(text, result.stdout)
+        check_pictures(text, tmp_path / "work")
 
 
 @pytest.mark.parametrize(("says", "right"), [("4", True), ("5", False), ("≈5", True), ("…", False), ("4\n4", False)])
@@ -209,6 +230,13 @@ def test_a_block_that_never_ends_is_an_error() -> None:
 def test_the_pictures_are_what_their_code_draws() -> None:
     for name, draw in DRAWINGS.items():
         assert (ROOT / "docs" / "assets" / name).read_text() == draw(), f"run `python -m docs.pictures` for {name}"
+
+
+def test_pictures_of_orders_are_of_pages() -> None:
+    text = "".join(page.read_text("utf-8") for page in pages())
+    names = sorted(path.name for path in ASSETS.iterdir())
+    assert len(names) == 12
+    assert [name for name in names if f"../assets/orders/{name}#" not in text] == []
 
 
 def test_synonyms_name_pages() -> None:
