@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import matplotlib as mpl
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -94,6 +95,14 @@ def test_figure_has_the_style_of_the_caller() -> None:
     assert axes.title.get_color() == "#eeeeee"
     assert axes.xaxis.label.get_color() == "#dddddd"
     assert "#111111" in svg
+
+
+def test_notebooks_show_svg() -> None:
+    formatter = DisplayFormatter()
+    formatter.active_types = [*formatter.formatters]
+    shown, _ = formatter.format(picture(PANELS[:1]))  # type: ignore[no-untyped-call]
+    assert {*shown} == {"text/plain", "image/svg+xml"}
+    assert "</svg>" in shown["image/svg+xml"]
 
 
 def luminance(colour: str) -> float:

@@ -84,7 +84,9 @@ def _mesh(hosts: AllHosts, reading: Reading) -> Panel:
     if len(lines) * len(columns) < held.cuts[0] * held.columns:
         parts = held.cuts[0] * held.columns
         x += f"; {len(lines) * len(columns):,} of {parts:,} parts are shown"
-    path = hosts.one.batch.leaves[number].path or "the batch"
+    path = hosts.one.batch.leaves[number].path or "a batch"
+    if {leaf.cuts[:1] for leaf in hosts.leaves} == {(held.columns * held.cuts[0],)}:
+        path = "a batch"
     spec = ", ".join(map(repr, hosts.one.specs[number]))
     shards = np.add.outer(np.multiply(lines, held.columns), columns)
     return Holders(

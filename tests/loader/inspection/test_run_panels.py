@@ -73,8 +73,22 @@ def test_replicated_parts_name_all_of_their_holders() -> None:
     panel = panel_of(Dataloader({"x": np.zeros((8, 4))}, 8, mesh=mesh, partition=P("data")), Holders)
     assert panel.holders == [[(0, 1)]] * 4
     assert panel.note == "each of 2 hosts reads 8 rows, 256 B a step; 2 hosts read each row"
-    assert panel.title == "Who holds ['x'], by P('data')"
+    assert panel.title == "Who holds a batch, by P('data')"
     assert panel.x == "all columns"
+
+
+def test_a_leaf_that_is_cut_otherwise_is_named() -> None:
+    mesh = plan_mesh({"data": 4, "model": 2}, hosts=2)
+    leaves = {"x": np.zeros((8, 4)), "y": np.zeros(8)}
+    titles = [
+        panel_of(Dataloader(leaves, 8, mesh=mesh, partition=partition), Holders).title
+        for partition in (P("data", "model"), {"x": P(), "y": P("data")}, {"x": P("model"), "y": P("model")})
+    ]
+    assert titles == [
+        "Who holds ['x'], by P('data', 'model')",
+        "Who holds ['y'], by P('data')",
+        "Who holds a batch, by P('model')",
+    ]
 
 
 def test_one_host_shows_its_devices() -> None:
@@ -308,8 +322,8 @@ def test_a_chain_shows_its_phases() -> None:
     first = Dataloader(mix(parts(), [7, 3]), BATCH, num_epochs=1)
     picture = loadax.chain([first, Dataloader(np.zeros(64, np.int32), 16, num_epochs=1)]).explain().plot()
     assert [axes.get_title("left") for axes in picture.axes] == [
-        "Who holds ['x'], by P('data')",
-        f"From step {len(first)} on: Who holds the batch, by P('data')",
+        "Who holds a batch, by P('data')",
+        f"From step {len(first)} on: Who holds a batch, by P('data')",
         "Mixture: shares of rows",
     ]
 
@@ -318,7 +332,7 @@ def test_panels_are_chosen_by_name() -> None:
     explained = mixtures()["sizes"].explain()
     assert [axes.get_title("left") for axes in explained.plot("mixture", "mesh").axes] == [
         "Mixture: shares of rows",
-        "Who holds ['x'], by P('data')",
+        "Who holds a batch, by P('data')",
     ]
     with pytest.raises(ArgumentError, match="panels='buckets': pass 'mesh' or 'mixture'"):
         explained.plot("mixture", "buckets")
