@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
-    r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+    r'<img\s+alt="([^"]*)"\s+src="([^"]+)">\s*</picture>'
 )
 _LINK = re.compile(r"\]\(([^)#\s]+)")
 # Code, links and headings stay as they are; of what is left, code spans may name an object.
@@ -21,8 +21,15 @@ _NAME = re.compile(r"`(loadax(?:\.\w+)+)(?:\([^`]*\))?`")
 
 
 def pictures(markdown: str) -> str:
-    """Pictures follow the mode of the site, which readers switch, and not that of the browser."""
-    return _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
+    """Pictures follow the mode of the site, which readers switch, and not that of the browser.
+
+    Raises:
+        ValueError: For a picture in another form, whose paths mkdocs would not change to those of the site.
+    """
+    text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
+    if "<picture>" in text:
+        raise ValueError(f"write this picture as README.md does: {text[text.index('<picture>') :][:300]}")
+    return text
 
 
 def links(markdown: str, page: str, pages: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ SYNONYMS = {
     "guides/images.md": "imagefolder resize pillow png augment colour color",
     "guides/meshes.md": "pmap pjit shard_map GSPMD FSDP",
     "guides/object-storage.md": "minio gcs azure r2 endpoint boto",
-    "guides/orders.md": "imbalanced oversample oversampling undersample class weights weighted reshuffle "
+    "guides/orders.md": "ragged imbalanced oversample oversampling undersample class weights weighted reshuffle "
     "visualize visualise",
     "guides/preemption.md": "ctrl c ctrl-c keyboardinterrupt interrupt spot requeue kill",
     "guides/random.md": "albumentations randomness random_state torchvision transforms seeded",

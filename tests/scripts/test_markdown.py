@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks import markup
+
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks/README.md", ROOT / "loadax/README.md"]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -157,3 +159,31 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", ["text\n- a\n- b\n", "1. a\n  - b\n", "| a |\n|---|\n| `b | c` |\n"])
 def test_what_one_of_both_renders_otherwise_is_found(page: str) -> None:
     assert difference(page)
+
+
+def test_the_site_shows_a_picture_of_its_own_mode() -> None:
+    page = (ROOT / "README.md").read_text("utf-8")
+    picture = page[page.index("<picture>") : page.index("</picture>") + len("</picture>")]
+    assert [line.split("/")[-1] for line in markup.pictures(picture).splitlines()] == [
+        "mesh-light.svg#only-light)",
+        "mesh-dark.svg#only-dark)",
+    ]
+    with pytest.raises(ValueError, match=r"write this picture as README\.md does: <picture><img"):
+        markup.pictures('<picture><img src="a.svg"></picture>')
+
+
+def test_links_to_files_of_the_repository_lead_to_pages_of_the_site() -> None:
+    pages = {"SECURITY.md": "development/security.md"}
+    page = "[a](../../SECURITY.md#supply-chain) [b](other.md) [c](https://d.e)"
+    assert markup.links(page, "guides/page.md", pages) == page.replace(
+        "../../SECURITY.md", "../development/security.md"
+    )
+    assert markup.links("[a](../SECURITY.md)", "index.md", pages) == "[a](development/security.md)"
+
+
+def test_code_that_names_an_object_links_to_it_once() -> None:
+    page = (
+        "# `loadax.mix`\n`loadax.mix(a)` `loadax.mix` [`loadax.zip`](b.md) `loadax.no`\n```python\n`loadax.zip`\n```\n"
+    )
+    expected = page.replace("`loadax.mix(a)`", "[`loadax.mix(a)`][loadax.mix]")
+    assert markup.references(page, {"loadax.mix": "", "loadax.zip": ""}) == expected
