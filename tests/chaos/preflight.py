@@ -210,9 +210,7 @@ def cost(planted: Planted, workers: int, turns: int) -> Cost:
         loader.preflight(workers=workers, progress=False)
 
     plain()  # imports, and files in the page cache
-    seconds = [
-        (cpu_of(plain), cpu_of(lambda: checked(whole)), cpu_of(lambda: checked(every))) for _ in range(turns)
-    ]
+    seconds = [(cpu_of(plain), cpu_of(lambda: checked(whole)), cpu_of(lambda: checked(every))) for _ in range(turns)]
     return Cost(*map(min, zip(*seconds, strict=True)))
 
 

@@ -190,9 +190,7 @@ class _Lines(NamedTuple):
         blank = np.flatnonzero(gaps > 1)
         before = int(np.count_nonzero(gaps == 1))
         for gap in self.records.read(gaps_from[blank], gaps[blank]):
-            before += int(
-                np.count_nonzero(np.frombuffer(gap, np.uint8) == _NEWLINE)
-            )
+            before += int(np.count_nonzero(np.frombuffer(gap, np.uint8) == _NEWLINE))
         return f"{location.file}, line {before + 1}{self.records.by_index}"
 
 
