@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = "Development"  # a section of the navigation, with the decisions
 
 _DIRECTIVE = re.compile(r"^::: loadax\.([\w.]+)\n(?: +.*\n)*", re.MULTILINE)
-_REFERENCE = re.compile(r"\[([^\]\n]+)\]\[loadax[\w.]*\]")
+_REFERENCE = re.compile(r"\[(`[^`\n]+`|[^\]\n]+)\]\[loadax[\w.]*\]")
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)")
 _CODE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 

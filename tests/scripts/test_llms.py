@@ -75,6 +75,11 @@ def test_pages_of_the_api_have_signatures_and_docstrings(package: Any) -> None:
     assert "## _make" not in text
 
 
+def test_references_that_the_site_resolves_become_text() -> None:
+    text = llms.plain("# A\n\n[`loadax.zip([a, b])`][loadax.zip], [mixes][loadax.mix] and [b](b.md)\n", "A", None)
+    assert text == "# A\n\n`loadax.zip([a, b])`, mixes and [b](b.md)\n"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """What the hook writes of the real pages, which are read but not rendered, and the paths of these."""
@@ -116,6 +121,7 @@ def test_full_text_has_all_pages_but_optional_ones(site: tuple[Path, list[str]])
     needed = [page for page in pages if not page.startswith(("decisions/", "development/"))]
     assert sorted(re.findall(r"^<!-- (\S+\.md) -->$", text, re.MULTILINE)) == sorted(needed)
     assert "::: loadax" not in text
+    assert "][loadax" not in text
     assert "Raises:" in text
 
 
