@@ -135,7 +135,7 @@ def texts(picture: Path) -> list[str]:
 def check_pictures(page: str, folder: Path) -> None:
     """The pictures of orders that a page shows are those that its code saves, with the same numbers."""
     saved = {path.stem: path for path in folder.glob("*.svg")} if SAVES in page else {}
-    shown = set(re.findall(r"\(\.\./assets/orders/(\w+-\w+)\.svg#only-\w+\)", page))
+    shown = set(re.findall(r'="\.\./assets/orders/(\w+-\w+)\.svg"', page))
     assert shown == {f"{name}-{mode}" for name in saved for mode in MODES}
     for name, path in saved.items():
         for mode in MODES:
@@ -236,7 +236,7 @@ def test_pictures_of_orders_are_of_pages() -> None:
     text = "".join(page.read_text("utf-8") for page in pages())
     names = sorted(path.name for path in ASSETS.iterdir())
     assert len(names) == 12
-    assert [name for name in names if f"../assets/orders/{name}#" not in text] == []
+    assert [name for name in names if f'"../assets/orders/{name}"' not in text] == []
 
 
 def test_synonyms_name_pages() -> None:
