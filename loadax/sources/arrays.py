@@ -116,7 +116,7 @@ class ArraySource(BaseSource):
 
 def _leaf(leaf: Any, path: str) -> ArrayLeaf:
     """A leaf of a tree, unless it reads its entries itself already, as those in files do."""
-    if hasattr(leaf, "runs_into"):
+    if hasattr(leaf, "spans_into"):
         return leaf
     return MemoryArray(_as_array(leaf, f"leaf {path or 'given'}"))
 
