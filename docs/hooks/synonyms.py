@@ -28,6 +28,7 @@ SYNONYMS = {
     "guides/sparse.md": "h5ad scipy csr scanpy single-cell genes recommender",
     "guides/speed.md": "dashboard grafana mlflow wandb tensorboard slow idle why training starved num_workers",
     "guides/splits.md": "stratified stratify k-fold k fold leakage leak holdout held-out cross cross-validation",
+    "guides/storage.md": "npy numpy memmap",
     "guides/statistics.md": "normalize normalise normalization normalisation standardize standardise mean variance",
     "guides/tables.md": "None missing fillna dataframe polars arrow",
     "guides/slices.md": "multi-slice multislice dcn ici",
