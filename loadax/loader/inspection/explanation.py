@@ -222,7 +222,7 @@ class Explanation:
         reading: What every host reads per step.
         storage: What hosts request of remote storage; None: all data is local.
         balance: Number of parts that the mesh cuts the rows of a batch into, and how many times the mean cost the
-            dearest part costs, averaged over sampled steps: without `balance=`, and with it. None: there is none.
+            most expensive part costs, averaged over sampled steps: without `balance=`, and with it. None: no balance.
         buckets: Length, batch size, steps in an epoch, and share of padding in the rows of each bucket.
         memory: Memory of the loader.
         warnings: Avoidable costs, each with advice.
