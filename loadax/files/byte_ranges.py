@@ -1,7 +1,7 @@
 """Byte ranges and sizes of files, errors about them, and the joining of ranges that are near each other."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from loadax.errors import SourceError, StorageError
 
@@ -29,6 +29,10 @@ class FileInfo(NamedTuple):
 
     size: int
     generation: bytes
+
+
+# Sizes and generations of remote files, by URL.
+KnownFiles: TypeAlias = Mapping[str, FileInfo]
 
 
 def joined(

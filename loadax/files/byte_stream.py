@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from math import lcm
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadax.core.array_parts import take_parts
 from loadax.errors import SourceError
-from loadax.files.byte_ranges import SHORTER, ByteRange, changed
+from loadax.files.byte_ranges import SHORTER, ByteRange, KnownFiles, changed
 from loadax.files.file_map import HUGE, FileMap, reserve
 from loadax.files.files import Files
 from loadax.files.paths import local_path
@@ -133,6 +134,10 @@ class ByteStream(Protocol):
     def far(self) -> bool:
         """Whether a read waits for a network."""
 
+    @property
+    def known_files(self) -> KnownFiles:
+        """Sizes and ETags of remote files, by URL, as far as they are known."""
+
     def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:
         """What a read of parts of a remote stream (int64[n] each) will request; empty for a local one."""
 
@@ -217,6 +222,7 @@ class MappedSegments:
     """
 
     far = False
+    known_files: KnownFiles = MappingProxyType({})
 
     def __init__(self, segments: Sequence[FileSpan], row_bytes: int = 1):
         self.ends = Ends(segments)

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 from urllib.parse import unquote, urlsplit
-from weakref import WeakSet
 
 from loadax.core.arguments import integer
 from loadax.core.formatting import size_text
@@ -90,14 +89,9 @@ class Files:
         self._identities: dict[str, FileIdentity] = {}  # of remote files, by URL
         # contents of small remote files, while data is opened, by URL
         self._whole: dict[str, bytes] = {}
-        READERS.add(self)
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_metadata": None, "_whole": {}}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state)
-        READERS.add(self)
 
     @property
     def _remote(self) -> "RemoteFiles":
@@ -413,10 +407,6 @@ class Files:
             if info is not None
         )
         return {location: self._known.get(location) for location in locations}
-
-
-# all readers of this process
-READERS: WeakSet[Files] = WeakSet()
 
 
 def parent(location: str) -> str:

@@ -42,6 +42,7 @@ class RemoteSegments:
         extents = {
             segment.location: segment.begin + segment.size for segment in segments
         }
+        self.known_files = files.known
         self._files = files if files.cache is None else CachedFiles(files, extents)
 
     def read_into(self, starts: Integers, out: NDArray[np.uint8]) -> None:

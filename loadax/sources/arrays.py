@@ -23,6 +23,7 @@ from loadax.sources.checks import check_rows, common_length, with_leaves
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.remote_ranges import Wanted
 
 
@@ -58,6 +59,10 @@ class ArraySource(BaseSource):
 
     def keep_leaves(self, leaves: Tree) -> BaseSource:
         return with_leaves(self, leaves)
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return joined_files(self._arrays)
 
     @property
     def addresses(self) -> list[str]:
@@ -137,6 +142,11 @@ def _as_array(leaf: Any, name: str) -> Array:
     if array.dtype.kind == "T":
         return array.astype(object)
     return array
+
+
+def joined_files(arrays: Sequence[ArrayLeaf]) -> "KnownFiles":
+    """What arrays know of their remote files."""
+    return {url: info for array in arrays for url, info in array.known_files.items()}
 
 
 def rows_in_memory(arrays: Sequence[ArrayLeaf], most: int) -> list[Array]:

@@ -29,6 +29,7 @@ from loadax.protocols import (
 )
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.remote_ranges import StoredChunks, Wanted
 
 _Leaf = TypeVar("_Leaf")
@@ -343,6 +344,11 @@ class BaseSource:
     def addresses(self) -> Sequence[str]:
         """Local paths and URLs of the files, folders and stores that this source reads, without its children's."""
         return ()
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        """Sizes and ETags of remote files, by URL, as far as this source knows them; without its children's."""
+        return {}
 
     def some_files(self, most: int) -> Sequence[str] | None:  # noqa: ARG002
         """Evenly spaced sample of at most `most` local files that this source reads; None: sample `addresses`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, final
 
 import numpy as np
@@ -12,6 +13,7 @@ from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
 from loadax.sources.base import span_rows
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.remote_ranges import Wanted
 
 # protocol of pickle from which buffers can be apart from the message
@@ -33,6 +35,10 @@ class ArrayLeaf(Protocol):
     @property
     def addresses(self) -> Sequence[str]:
         """Paths and URLs of its files."""
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        """Sizes and ETags of its remote files, by URL, as far as they are known."""
 
     @property
     def memory(self) -> Array | None:
@@ -78,6 +84,7 @@ class MemoryArray:
     """
 
     far = False
+    known_files: "KnownFiles" = MappingProxyType({})
 
     def __init__(self, array: Array):
         self._file = self._mapped_file(array)

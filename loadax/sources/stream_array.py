@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.spec import all_columns
+from loadax.files.byte_ranges import KnownFiles
 from loadax.files.byte_stream import ByteStream
 from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Array, ArraySpec, Columns, Integers, Location
@@ -44,6 +45,10 @@ class StreamArray:
 
     def __repr__(self) -> str:
         return redact(f"at {', '.join(self.addresses)}")
+
+    @property
+    def known_files(self) -> KnownFiles:
+        return self._stream.known_files
 
     def read_into(self, rows: Integers, columns: Columns, out: Array) -> None:
         """Reads a column box of entries."""

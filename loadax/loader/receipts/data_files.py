@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.errors import ArgumentError, SourceError
-from loadax.files.byte_ranges import ByteRange, FileInfo
-from loadax.files.files import READERS, Files
+from loadax.files.byte_ranges import ByteRange, FileInfo, KnownFiles
+from loadax.files.files import Files
 from loadax.files.paths import local_path
 from loadax.kept.index_folder import FILES, Entry, IndexFolder
 from loadax.kept.kept_pass import PassOptions, kept_pass
@@ -86,30 +86,26 @@ def _in_folder(folder: Path, every: bool) -> list[str]:
     return [f"{folder}/{key}" for key in keys]
 
 
-def known_infos(locations: Sequence[str]) -> dict[str, FileInfo]:
-    """Sizes and generations of remote files, as far as readers of this process know them. Sends no request."""
-    found: dict[str, FileInfo] = {}
-    for reader in list(READERS):
-        known = reader.known
-        found.update((one, known[one]) for one in locations if one in known)
-    return found
+def identified(source: BaseSource) -> list[DataFile]:
+    """Sizes, and times or ETags, of at most 16,384 files, as far as they are known without a request."""
+    known: dict[str, FileInfo] = {}
+    for part in walk(source):
+        known.update(part.known_files)
+    return [
+        DataFile(location, *_info(location, known))
+        for location in locations_of(source, every=False)
+    ]
 
 
-def identified(locations: Sequence[str]) -> list[DataFile]:
-    """Sizes, and times or ETags, of files as far as they are known without a request."""
-    known = known_infos(locations)
-    files = []
-    for location in locations:
-        path = local_path(location)
-        if path is not None:
-            size, generation = _local_info(path)
-        elif location in known:
-            size, tag = known[location]
-            generation = tag.decode(errors="replace")
-        else:
-            size, generation = (-1, "")
-        files.append(DataFile(location, size, generation))
-    return files
+def _info(location: str, known: KnownFiles) -> tuple[int, str]:
+    """Size and time of change, or ETag; -1 and "" if unknown."""
+    path = local_path(location)
+    if path is not None:
+        return _local_info(path)
+    if location not in known:
+        return -1, ""
+    size, tag = known[location]
+    return size, tag.decode(errors="replace")
 
 
 def _local_info(path: Path) -> tuple[int, str]:

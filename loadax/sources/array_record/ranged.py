@@ -50,6 +50,7 @@ class RangedRecords:
 
     def __init__(self, locations: Sequence[str], files: Files):
         self._reader = files
+        self.known_files = files.known
         sizes = dict(zip(locations, files.sizes(locations), strict=True))
         footers = files.recall(
             "footer", locations, lambda urls: _footers(urls, sizes, files)

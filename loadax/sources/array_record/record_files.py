@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from loadax.core.threads import thread_pool
 from loadax.errors import SourceError
 from loadax.protocols import Integers, Location
 from loadax.sources.checks import check_rows
+
+if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
 
 # recommended by the reader for random access
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -53,6 +56,7 @@ class RecordFiles:
 
     def __init__(self, files: Sequence[RecordFile]):
         self.files = tuple(files)
+        self.known_files: KnownFiles = {}  # none is remote
         self._ends = np.cumsum([file.records for file in self.files], dtype=np.int64)
         self._begins = self._ends - [file.records for file in self.files]
         self._groups = np.array([file.group for file in self.files], np.int64)

@@ -33,6 +33,7 @@ from loadax.sources.expand import expand
 from loadax.sources.shards.records import objects
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
     from loadax.files.remote_ranges import Wanted
     from loadax.sources.array_record.ranged import RangedRecords
@@ -62,6 +63,10 @@ class _Records(BaseSource):
     def groups(self) -> Integers:
         """First rows of the files that have some."""
         return self._files.first_records
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return self._files.known_files
 
     def locate(self, row: int) -> list[Location]:
         return self._files.locate(row)

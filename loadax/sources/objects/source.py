@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.files.byte_ranges import ByteRange
+from loadax.files.byte_ranges import ByteRange, KnownFiles
 from loadax.files.files import Files
 from loadax.files.paths import is_remote
 from loadax.protocols import ArraySpec, Integers, Location, Tree, Visits
@@ -50,6 +50,10 @@ class WholeFileSource(BaseSource):
 
     def __repr__(self) -> str:
         return f"{len(self)} files"
+
+    @property
+    def known_files(self) -> KnownFiles:
+        return self._files.known
 
     def locate(self, row: int) -> list[Location]:
         index = int(check_rows([row], len(self))[0])

@@ -51,6 +51,7 @@ class Records:
         ]
         self._stream = open_stream(segments, files)
         self.file_begins = self._stream.ends.begins
+        self.known_files = files.known
         self.addresses = self._stream.ends.locations
         if self._stream.far:
             self.concurrent_reads = 4

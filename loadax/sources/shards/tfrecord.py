@@ -11,7 +11,7 @@ import numpy as np
 from loadax.core.formatting import count_text, some
 from loadax.core.spec import spec_of
 from loadax.errors import ArgumentError, SourceError
-from loadax.files.byte_ranges import ByteRange
+from loadax.files.byte_ranges import ByteRange, KnownFiles
 from loadax.files.compression import compression_of
 from loadax.files.files import Files, files_with_cache
 from loadax.files.remote_ranges import Wanted
@@ -97,6 +97,10 @@ class TFRecordSource(BaseSource):
     @property
     def rows_probed(self) -> int:
         return int(any(feature.ragged for feature in (self._features or {}).values()))
+
+    @property
+    def known_files(self) -> KnownFiles:
+        return self._records.known_files
 
     @property
     def addresses(self) -> list[str]:

@@ -35,6 +35,7 @@ from loadax.sources.shards.format import WEBDATASET
 from loadax.sources.shards.records import Records, stack_examples
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
 
 # Exceptions of decoding damaged files.
@@ -138,6 +139,10 @@ class WebDatasetSource(BaseSource):
             f"{len(self)} examples ({', '.join(self._decoders)}) in "
             f"{count_text(len(self.addresses), 'tar file')}"
         )
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return self._records.known_files
 
     @property
     def addresses(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Flat arrays of a sparse matrix, in memory or in open stores, from which ranges of entries are gathered."""
 
-from typing import Any, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -8,6 +9,9 @@ from loadax.core.array_parts import take_parts
 from loadax.protocols import Array, ArraySpec, Integers, Location
 from loadax.sources.library import is_stored
 from loadax.sources.memory_array import MemoryArray
+
+if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
 
 
 @final
@@ -21,6 +25,7 @@ class StoredEntries:
 
     far = True
     memory = None
+    known_files: "KnownFiles" = MappingProxyType({})
 
     def __init__(self, array: Any, name: str):
         from loadax.sources.libraries.rows_of_store import open_rows

@@ -8,6 +8,7 @@ the length of each ragged leaf of each row. Other leaves are arrays of rows.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -35,6 +36,7 @@ from loadax.sources.zarr.names import BARE, BLOCKS, LENGTHS, STRIDE
 from loadax.sources.zarr.source import TensorStoreSource, open_arrays, open_stores
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
 
 
@@ -50,6 +52,7 @@ class BlockArray:
 
     far = True  # reads wait for TensorStore's threads
     memory = None
+    known_files: "KnownFiles" = MappingProxyType({})
 
     def __init__(self, store: ts.TensorStore, name: str, length: int):
         _, _, self._size, *inner = store.shape

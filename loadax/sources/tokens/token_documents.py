@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files, files_with_cache
 from loadax.protocols import Array, Integers, LeafArrays, Location, Tree, Visits
-from loadax.sources.arrays import rows_in_memory, some_rows
+from loadax.sources.arrays import joined_files, rows_in_memory, some_rows
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, common_length
 from loadax.sources.memory_array import ArrayLeaf, MemoryArray
+
+if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
 
 
 @final
@@ -125,6 +128,10 @@ class DocumentSource(BaseSource):
         return [
             flat.gather(begins, lengths) if want else None for flat, want in flats
         ]
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return joined_files(self._flats)
 
     @property
     def addresses(self) -> list[str]:

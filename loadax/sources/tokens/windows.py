@@ -31,6 +31,7 @@ from loadax.sources.tokens.token_files import (
 )
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
 
 
@@ -190,6 +191,10 @@ class TokenSource(BaseSource):
     def wanted(self, visits: Visits) -> list[Wanted]:
         first = check_rows(visits.rows, self._length) * self._stride
         return self._tokens.wanted(first, self._seq_len + 1)
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return self._tokens.known_files
 
     @property
     def addresses(self) -> list[str]:

@@ -108,6 +108,7 @@ class ParquetFiles:
     ):
         self.locations = list(locations)
         self.partitions = partitions
+        self.known_files = files.known
         self._infos = files.infos(self.locations)
         far = {
             file: location

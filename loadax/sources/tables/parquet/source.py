@@ -9,7 +9,7 @@ import numpy as np
 from loadax.core.distinct import distinct
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import flatten
-from loadax.files.byte_ranges import waves
+from loadax.files.byte_ranges import KnownFiles, waves
 from loadax.files.remote_ranges import Wanted
 from loadax.protocols import (
     Array,
@@ -123,6 +123,10 @@ class ParquetSource(BaseSource):
         wanted = self._groups.wanted_of(kept.lacks(groups))
         columns = max(1, len(self._groups.leaves.leaves))
         return [wanted._replace(kept=columns * self.traits.cached_chunks)]
+
+    @property
+    def known_files(self) -> KnownFiles:
+        return self._groups.files.known_files
 
     @property
     def addresses(self) -> list[str]:

@@ -46,6 +46,7 @@ from loadax.sources.tables.text.exact_integers import refuse_rounded
 from loadax.sources.tables.text.format import JSONL
 
 if TYPE_CHECKING:
+    from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
 
 _WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
@@ -101,6 +102,10 @@ class JsonlSource(BaseSource):
     @property
     def spec(self) -> Tree | None:
         return self._leaves.empty.spec
+
+    @property
+    def known_files(self) -> "KnownFiles":
+        return self._lines.records.known_files
 
     @property
     def addresses(self) -> list[str]:
