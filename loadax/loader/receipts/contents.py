@@ -13,6 +13,7 @@ from loadax.dataset import Dataset
 from loadax.errors import StateError
 from loadax.files.paths import local_path
 from loadax.loader.order_hash import short_hash
+from loadax.loader.receipts.changed_files import changed, num_sums, sums_of
 from loadax.loader.receipts.content_digests import ContentDigests
 from loadax.redaction import redact
 
@@ -25,6 +26,7 @@ KEY = "contents"  # field of a state
 _TIMES = 1  # times of change of local files
 _DIGESTS = 2  # digests of bytes, in place of times and ETags
 _REMOTE = 4  # files at URLs
+_NAMED = 8  # changed files are found by `changed_files`; states of before only tell that some have changed
 
 
 def contents_of(
@@ -44,9 +46,8 @@ def contents_of(
 class Contents:
     """What tells the files of a dataset from others of the same sizes.
 
-    A field of a state is a list of integers: flags, number of files, a hash of all of them, and two sums for each bit
-    of their numbers: of the hashes of those files that have the bit, and of those that don't. If one file has changed,
-    the sums that differ spell its number.
+    A field of a state is a list of integers: flags, number of files, a hash of all of them, and what tells which of
+    them have changed; see `loadax.loader.receipts.changed_files`.
 
     Args:
         dataset: The dataset.
@@ -93,7 +94,7 @@ class Contents:
 
     def _compare(self, files: "Sequence[DataFile]", saved: list[int]) -> None:
         here = _field(files, saved[0])
-        if here == saved:
+        if here == saved or (not saved[0] & _NAMED and here[:3] == saved[:3]):
             return
         what = _difference(files, here, saved)
         if saved[0] & _DIGESTS:
@@ -112,10 +113,10 @@ class Contents:
     @property
     def _flags(self) -> int:
         if self._digests is not None:
-            return _DIGESTS
+            return _NAMED | _DIGESTS
         if this_process().count > 1:  # each may have its own copies
-            return _REMOTE
-        return _REMOTE | _TIMES
+            return _NAMED | _REMOTE
+        return _NAMED | _REMOTE | _TIMES
 
     def _files(self, flags: int) -> "tuple[Sequence[DataFile], int]":
         """Files to compare, and the flags that could be heeded."""
@@ -131,9 +132,9 @@ class Contents:
     @cached_property
     def identified(self) -> "list[DataFile]":
         """Sizes, and times or ETags, of at most 16,384 files."""
-        from loadax.loader.receipts.data_files import identified, locations_of
+        from loadax.loader.receipts.data_files import identified
 
-        return identified(locations_of(self._source, every=False))
+        return identified(self._source)
 
     @cached_property
     def digested(self) -> "list[DataFile]":
@@ -173,23 +174,14 @@ def _is_field(saved: Any) -> bool:
         return False
     if any(type(number) is not int for number in saved):
         return False
-    return saved[1] >= 0 and len(saved) == 3 + 2 * _bits(saved[1])
-
-
-def _bits(count: int) -> int:
-    return max(0, count - 1).bit_length()
+    return saved[1] >= 0 and (
+        not saved[0] & _NAMED or len(saved) == 3 + num_sums(saved[1])
+    )
 
 
 def _field(files: "Sequence[DataFile]", flags: int) -> list[int]:
     hashes = [_hash(file, flags) for file in files]
-    field = [flags, len(files), _short(repr(hashes))]
-    for bit in range(_bits(len(files))):
-        for value in (0, 1):
-            chosen = (
-                one for number, one in enumerate(hashes) if number >> bit & 1 == value
-            )
-            field.append(sum(chosen) % (1 << 31))
-    return field
+    return [flags, len(files), _short(repr(hashes)), *sums_of(hashes)]
 
 
 def _hash(file: "DataFile", flags: int) -> int:
@@ -213,13 +205,12 @@ def _difference(
     count = here[1]
     if count != saved[1]:
         return f"the data has {count_text(count, 'file')} in place of {saved[1]}, and"
-    number = 0
-    for bit in range(_bits(count)):
-        without, having = (
-            here[3 + 2 * bit + value] != saved[3 + 2 * bit + value]
-            for value in (0, 1)
-        )
-        if without == having:
-            return f"several of the {count_text(count, 'file')} of the data have"
-        number += having << bit
-    return f"{redact(files[number].location)} has"
+    numbers = None
+    if saved[0] & _NAMED:
+        numbers = changed(count, here[3:], saved[3:])
+    if numbers is None:
+        return f"several of the {count_text(count, 'file')} of the data have"
+    names = [redact(files[number].location) for number in numbers]
+    if len(names) == 1:
+        return f"{names[0]} has"
+    return f"{', '.join(names[:-1])} and {names[-1]} have"

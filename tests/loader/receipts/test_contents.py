@@ -18,6 +18,7 @@ from loadax.loader.receipts.contents import _difference, _field, _is_field
 from loadax.loader.receipts.data_files import DataFile, digested
 
 FILES = 5
+FLAGS = 9  # names of changed files, and times
 
 
 def shards(folder: Path) -> Dataset:
@@ -70,8 +71,22 @@ def test_changed_times_are_a_warning_at_the_resume(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         loader.iterate(state).close()  # once a loader
     os.utime(tmp_path / "shard-0.npy", (1, 1))
-    with pytest.warns(UserWarning, match="several of the 5 files of the data have another"):
+    os.utime(tmp_path / "shard-1.npy", (1, 1))
+    with pytest.warns(UserWarning, match=r"shard-0\.npy, .*shard-1\.npy and .*shard-3\.npy have another size or time"):
         Dataloader(shards(tmp_path), 8).iterate(state).close()
+
+
+def test_states_of_before_changed_files_were_named_are_compared(tmp_path: Path) -> None:
+    data = shards(tmp_path)
+    state = state_of(Dataloader(data, 8))
+    flags, count, whole = state["contents"][:3]
+    earlier = state | {"contents": [flags - 8, count, whole, 1, 2, 3, 4, 5, 6]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Dataloader(data, 8).iterate(earlier).close()
+    os.utime(tmp_path / "shard-3.npy", (1, 1))
+    with pytest.warns(UserWarning, match="several of the 5 files of the data have another"):
+        Dataloader(shards(tmp_path), 8).iterate(earlier).close()
 
 
 def test_states_without_contents_open(tmp_path: Path) -> None:
@@ -155,16 +170,22 @@ def _files(count: int, changed: set[int]) -> list[DataFile]:
 
 
 @given(st.integers(1, 3000), st.data())
-def test_sums_of_hashes_name_the_file(count: int, data: st.DataObject) -> None:
-    saved = _field(_files(count, set()), 1)
+def test_sums_of_hashes_name_the_files(count: int, data: st.DataObject) -> None:
+    saved = _field(_files(count, set()), FLAGS)
     assert _is_field(saved)
-    assert len(saved) <= 3 + 2 * 12
-    changed = data.draw(st.integers(0, count - 1))
-    files = _files(count, {changed})
-    assert _difference(files, _field(files, 1), saved) == f"file {changed} has"
-    if count > 1:
-        files = _files(count, {changed, (changed + 1) % count})
-        text = _difference(files, _field(files, 1), saved)
-        assert text == f"several of the {count:,} files of the data have"
+    assert len(saved) == 3 + min(count, 32)
+    changed = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=16))
+    files = _files(count, changed)
+    *others, last = (f"file {number}" for number in sorted(changed))
+    text = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+    assert _difference(files, _field(files, FLAGS), saved) == text
     more = _files(count + 1, set())
-    assert f"in place of {count}, and" in _difference(more, _field(more, 1), saved)
+    assert f"in place of {count}, and" in _difference(more, _field(more, FLAGS), saved)
+
+
+@given(st.integers(33, 3000), st.data())
+def test_more_changed_files_than_sums_can_name_are_several(count: int, data: st.DataObject) -> None:
+    saved = _field(_files(count, set()), FLAGS)
+    files = _files(count, data.draw(st.sets(st.integers(0, count - 1), min_size=17, max_size=33)))
+    text = _difference(files, _field(files, FLAGS), saved)
+    assert text == f"several of the {count:,} files of the data have"
