@@ -190,6 +190,21 @@ class RankBatches(Iterator[Tree]):
         """
         self.host_batches.set_state(state)
 
+    def set_weights(self, weights: Any) -> None:
+        """Sets the weights of the mixture from the next batch on, as `DataIterator.set_weights`.
+
+        All ranks must set the same weights at the same step. Nothing compares them here: ranks whose `state_dict()` are
+        equal have.
+
+        Args:
+            weights: Weights by name, or a sequence, as of `mix`.
+
+        Raises:
+            ArgumentError: If a weight is wrong, or the last verb of the dataset but for maps is not `mix`. Nothing has
+                changed then.
+        """
+        self.host_batches.set_weights(weights)
+
     def close(self) -> None:
         """Ends reading ahead. Idempotent."""
         self.host_batches.close()

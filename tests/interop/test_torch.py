@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import loadax
-from loadax.errors import LeafTypeError
+from loadax.errors import ArgumentError, LeafTypeError
 from tests.interop import torch_ranks
 from tests.limits import HANG
 from tests.scripts.test_docs import ROOT, check_output, run
@@ -241,3 +241,32 @@ def test_examples_of_the_module_and_the_page(tmp_path: Path) -> None:
     result = run(page, tmp_path, "torch.md")
     assert result.returncode == 0, result.stdout + result.stderr
     check_output(page, result.stdout)
+
+
+def test_weights_set_on_all_ranks_are_those_of_jax() -> None:
+    parts = {name: np.arange(first, first + 90, dtype=np.float32) for name, first in (("web", 0), ("code", 100))}
+    loader = loadax.Dataloader(loadax.mix(parts, [3, 1], stop="never"), BATCH)
+    random = np.random.default_rng(0)
+    state: Any = 0
+    seen: list[list[float]] = []
+    for size in (1, 4, 2, 8, 1):
+        ranks = [lt.batches(loader, rank, size, start=state) for rank in range(size)]
+        for _ in range(4):
+            if random.random() < 0.7:
+                weights = random.integers(1, 9, 2).tolist()
+                for rank in ranks:
+                    rank.set_weights(dict(zip(parts, weights, strict=True)))
+            seen.append(torch.cat([next(rank) for rank in ranks]).tolist())
+        states = [rank.state_dict() for rank in ranks]
+        state = json.loads(json.dumps(states[0]))
+        assert states == [state] * size
+        for rank in ranks:
+            rank.close()
+    assert len(state["weights"]) > 5
+    changed = loader.with_weights(state)
+    assert seen == [np.asarray(changed[step]).tolist() for step in range(len(seen))]
+    assert seen != [np.asarray(loader[step]).tolist() for step in range(len(seen))]
+    with lt.batches(loader, 0, 1, start=state) as batches:
+        with pytest.raises(ArgumentError, match="weights"):
+            batches.set_weights([1, 2, 3])
+        assert next(batches).tolist() == np.asarray(changed[len(seen)]).tolist()
