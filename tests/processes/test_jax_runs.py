@@ -39,6 +39,8 @@ CASES: dict[str, list[tuple[str, int, int]]] = {
     "sharding with a late host": [("late_host", 2, 4)],
     "stream of 2 that 4 and 1 restore": [SAVED, ("restore", 4, 2), ("restore", 1, 8)],
     "weights of 2 hosts": [("both", 2, 1)],
+    "weights of 3 hosts": [("both", 3, 1)],
+    "weights of 4 hosts": [("both", 4, 1)],
     "worker deaths and errors on one host": [("all_cases", 2, 4)],
 }
 

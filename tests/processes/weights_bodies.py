@@ -12,7 +12,7 @@ from loadax import Dataloader, mix
 from loadax.errors import HostError
 from loadax.loader.iterator import DataIterator
 
-BATCH = 16
+BATCH = 48  # which 2, 3 and 4 processes share equally
 SOON = 20.0
 """Seconds in which a host that differs is named, on a busy machine."""
 
@@ -46,12 +46,17 @@ def check_rows(batch: Any, rows: Any) -> None:
 def differing_weights() -> None:
     """Every host gets an error that names who has set which weights, and none hangs."""
     first = jax.process_index() == 0
+    last = jax.process_index() == jax.process_count() - 1
 
     def other(batches: DataIterator) -> None:
         batches.set_weights([1, 1 if first else 2])
 
-    def one_host(batches: DataIterator) -> None:
+    def all_but_first(batches: DataIterator) -> None:
         if not first:
+            batches.set_weights([1, 1])
+
+    def last_alone(batches: DataIterator) -> None:
+        if last:
             batches.set_weights([1, 1])
 
     def later(batches: DataIterator) -> None:
@@ -59,12 +64,13 @@ def differing_weights() -> None:
             next(batches)
         batches.set_weights([1, 1])
 
-    refused = "process 1 has set other weights from step 3 on, and (this process|process 0) has not; call set_weights"
-    differ = r"hosts differ in weights that were set: 1:1 from position {} on on process 0; 1:{} from position 48 on"
+    refused = r"process \d has set other weights from step 3 on, and (this process|process \d) has not; call set_weights"
+    differ = r"hosts differ in weights that were set: 1:1 from position {} on on process 0; 1:{} from position 144 on"
     cases: list[tuple[Callable[[DataIterator], None], str]] = [
-        (other, differ.format(48, 2)),
-        (one_host, refused),
-        (later, f"({refused}|{differ.format(64, 1)})"),
+        (other, differ.format(144, 2)),
+        (all_but_first, refused),
+        (last_alone, refused),
+        (later, f"({refused}|{differ.format(192, 1)})"),
     ]
     for change, text in cases:
         with loader().iterate() as batches:
