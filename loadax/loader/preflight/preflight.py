@@ -31,7 +31,7 @@ from loadax.loader.preflight.portion import EPOCH_BITS, Portion, chunk_numbers
 from loadax.loader.preflight.report import Preflight
 from loadax.loader.preflight.summary import report_of
 from loadax.row_index.build import Options
-from loadax.row_index.index_identity import question_identity, refuse_shared
+from loadax.row_index.index_identity import shared_identity
 from loadax.row_index.scan import threads_for
 from loadax.sources.checks import chunk_starts
 from loadax.writing.data_fingerprint import digest_of, identify, spread
@@ -63,16 +63,15 @@ def preflight(
     ranges = steps.ranges_of(_range_of(asked))
     planned = plan_rows(phases, ranges, steps.first_steps)
     checked = _checked_bounds(bounds, planned.portions)
+    rows = sum(len(portion.numbers) for portion in planned.portions)
     folder = None
+    known_as = None
     if options.index is not None:
         folder = IndexFolder(options.index)
-    rows = sum(len(portion.numbers) for portion in planned.portions)
-    check_index(folder, "preflight", f"{rows} rows")
-    known_as = None
-    if folder is not None:
         known_as = _known_as(planned.portions, options)
-        if known_as is None:
-            folder = None
+    check_index(folder, "preflight", f"{rows} rows")
+    if known_as is None:
+        folder = None
 
     def begin() -> CheckWork:
         return CheckWork(planned.portions, checked, tuple(_parts(planned.portions)))
@@ -169,11 +168,15 @@ def _known_as(portions: Sequence[Portion], options: Options) -> list[Any] | None
         given = ["key", options.key]
     known: list[Any] = []
     for portion in portions:
-        identity, reason = question_identity([], given, portion.reader)
-        if reason is not None:
-            refuse_shared(
-                options.index, f"{reason}; pass key=, a text", options.executor
-            )
+        identity = shared_identity(
+            [],
+            given,
+            portion.reader,
+            options.index,
+            options.executor,
+            "pass key=, a text",
+        )
+        if identity is None:
             return None
         known.append(identity)
     return known

@@ -1,7 +1,6 @@
 """Makes the report of a preflight from what was planned and what was found."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -55,27 +54,20 @@ def report_of(planned: PlannedRun, found: Findings) -> Preflight:
     )
 
 
-class _Row(NamedTuple):
-    """A row that fails, by its portion."""
-
-    portion: int
-    row: int
-
-
 def _failed(portions: Sequence[Portion], found: Findings) -> Sequence[FailedRow]:
     """Failed rows, each with its first epoch."""
-    listed: dict[_Row, FailedRow] = {}
+    listed: dict[tuple[int, int], FailedRow] = {}  # by portion and row
     for which, visit, error in sorted(found.failed.tolist()):
         portion = portions[which]
         row = visit >> EPOCH_BITS
         epoch = visit - (row << EPOCH_BITS)
-        if _Row(which, row) in listed:
+        if (which, row) in listed:
             continue
         part = portion.parts[int(portion.owners(np.array([row]))[0])]
         file = ""
         if len(listed) < _MOST_LOCATED:
             file = _file_of(portion, row, epoch)
-        listed[_Row(which, row)] = FailedRow(
+        listed[(which, row)] = FailedRow(
             row,
             epoch,
             portion.phases,
