@@ -1,7 +1,7 @@
 """`mix` and `zip`, from the outside: weights of any form, what is refused, and both in a run."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import xarray
 
 import loadax
 from loadax import Dataloader, from_arrays, mix
-from loadax.combine import _segments
 from loadax.errors import ArgumentError, LeafError, StateError
 from loadax.plan.mix import Segment
 from tests.loader.oracle import mesh_of
@@ -28,6 +27,13 @@ def data(first: int, count: int) -> loadax.Dataset:
 
 def web_and_code(weights: Any = (3, 1), **more: Any) -> loadax.Dataset:
     return mix({"web": data(0, 600).shuffle(0), "code": data(1000, 300).shuffle(1)}, weights, **more)
+
+
+def units_of(weights: Any, names: Iterable[str], version: int = 3) -> tuple[int, ...]:
+    """Integers in place of the weights of a mixture."""
+    order: Any = mix({name: data(0, 8) for name in names}, weights, stop="never", version=version).order
+    weights_of_segment: tuple[int, ...] = order.segments[0].weights
+    return weights_of_segment
 
 
 @pytest.mark.parametrize(
@@ -49,21 +55,21 @@ def web_and_code(weights: Any = (3, 1), **more: Any) -> loadax.Dataset:
     ],
 )
 def test_weights_become_integers(weights: Any, units: tuple[int, ...]) -> None:
-    assert _segments(weights, ["a", "b"], 3)[0].weights == units
+    assert units_of(weights, "ab") == units
 
 
 def test_weights_become_integers_of_sixteen_bits_before_version_3() -> None:
     for version in (1, 2):
-        assert _segments((2**-0.5, 1), ["a", "b"], version)[0].weights == (27146, 38390)
-        assert _segments(np.array([0.7, 0.3], np.float32), ["a", "b"], version)[0].weights == (45875, 19661)
+        assert units_of((2**-0.5, 1), "ab", version) == (27146, 38390)
+        assert units_of(np.array([0.7, 0.3], np.float32), "ab", version) == (45875, 19661)
         with pytest.warns(UserWarning, match="drawn 1.53e\\+04 times as often"):
-            assert _segments((1e-9, 1), ["a", "b"], version)[0].weights == (1, 65535)
+            assert units_of((1e-9, 1), "ab", version) == (1, 65535)
 
 
 def test_every_weight_that_is_given_counts() -> None:
     weights = [1e-6] * 50 + [1.0, 2 / 3, 0.0]
     with pytest.warns(UserWarning, match="dataset '0' is drawn"):
-        units = _segments(weights, [str(number) for number in range(53)], 1)[0].weights
+        units = units_of(weights, [str(number) for number in range(53)], 1)
     assert units[:50] == (1,) * 50
     assert units[52] == 0
     assert abs(units[51] / units[50] - 2 / 3) < 1e-4

@@ -132,6 +132,13 @@ class BufferPool:
         weakref.finalize(lease, self._returned.append, memory).atexit = False
         return lease
 
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of memory that is not leased."""
+        with self._lock:
+            self._sort_in()
+            return self._idle_bytes
+
     def _sort_in(self) -> None:
         while self._returned:
             memory = self._returned.popleft()

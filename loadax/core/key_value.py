@@ -84,7 +84,7 @@ def key_value_store(limit: float = 5.0) -> KeyValueStore | None:
     client = coordination_client()
     if client is None or this_process().count == 1:
         return None
-    return KeyValueStore(_Requests(client, limit))
+    return KeyValueStore(Requests(client, limit))
 
 
 @final
@@ -135,7 +135,7 @@ def _group(processes: Sequence[int]) -> str:
 
 
 @final
-class _Requests:
+class Requests:
     """Calls methods of the coordination service's client, with a deadline.
 
     JAX gives requests none, so a thread sends them, one after the other.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadax.files.files import open_regular
 
 HUGE = 2 << 20  # bytes of a huge page on most processors
-_FAILED = ctypes.c_void_p(-1).value
+FAILED = ctypes.c_void_p(-1).value
 # PROT_NONE and MAP_FIXED of Linux, macOS and BSD, which `mmap` lacks
 _UNREADABLE = 0x0
 _FIXED = 0x10
@@ -51,15 +51,15 @@ class FileMap:
             self._address, begin, size = part
             shared = mmap.MAP_SHARED | _FIXED
             if (
-                _libc().mmap(
+                c_library().mmap(
                     self._address, size, mmap.PROT_READ, shared, descriptor, begin
                 )
-                == _FAILED
+                == FAILED
             ):
                 code = ctypes.get_errno()
                 # What failed may have left a hole, where other memory would be unmapped along with the reserved.
                 anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
-                _libc().mmap(self._address, size, _UNREADABLE, anonymous, -1, 0)
+                c_library().mmap(self._address, size, _UNREADABLE, anonymous, -1, 0)
                 raise OSError(code, os.strerror(code))
         finally:
             os.close(descriptor)
@@ -83,7 +83,7 @@ class FileMap:
 
     def forget(self, stop: int) -> None:
         """Gives the memory of the bytes before `stop` back to the page cache, from which they are read when needed."""
-        _libc().madvise(
+        c_library().madvise(
             self._address, stop // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_DONTNEED
         )
 
@@ -124,7 +124,8 @@ def reserve(size: int) -> NDArray[np.uint8]:
 
 
 @cache
-def _libc() -> Any:
+def c_library() -> Any:
+    """The C library, for the calls that Python's mmap lacks."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (

@@ -64,7 +64,7 @@ class Segment(NamedTuple):
 
 
 @final
-class _Patterns:
+class Patterns:
     """Possible orders of a block. Each is computed when it is needed, and only as far as it is.
 
     Args:
@@ -181,15 +181,16 @@ class _Patterns:
 
 
 @lru_cache(maxsize=64)
-def _patterns(
+def patterns_of(
     seed: int, weights: tuple[int, ...], version: int = 1
-) -> "_Patterns | EvenPatterns":
+) -> "Patterns | EvenPatterns":
+    """The patterns of the blocks of these weights."""
     if version < EVEN:
-        return _Patterns(seed, weights)
+        return Patterns(seed, weights)
     even = EvenPatterns(seed, np.array([weights], np.int64))
     if even.size > _MOST_LOOKED_UP:
         return even
-    return _Patterns(seed, weights, even)
+    return Patterns(seed, weights, even)
 
 
 def _count_of(size: Any) -> Any:
@@ -351,7 +352,7 @@ class Mixed(OrderOfParts):
                 part[chosen], draws[chosen] = self._turns(index).draws(turns)
                 continue
             before = self._before[index]
-            patterns = _patterns(self.seed, segment.weights, self.version)
+            patterns = patterns_of(self.seed, segment.weights, self.version)
             block, slot = np.divmod(positions[chosen] - segment.start, patterns.size)
             pattern, turn = self._pattern(block, patterns.size)
             drawn, rank = patterns.draws(pattern, (slot + turn) % patterns.size)
@@ -395,7 +396,7 @@ class Mixed(OrderOfParts):
                 start = self.segments[index].start
                 positions[chosen] = np.where(turns < 0, -1, turns + start)
                 continue
-            patterns = _patterns(
+            patterns = patterns_of(
                 self.seed, self.segments[index].weights, self.version
             )
             chosen = np.flatnonzero((which == index) & (patterns.weights[parts] > 0))

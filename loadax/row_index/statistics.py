@@ -155,11 +155,11 @@ class _SummaryWork:
         found: list[list[Summary]] = [[] for _ in self.leaves]
         for span in self.rows.of_part(part, over):
             for leaf, summaries in zip(self.leaves, found, strict=True):
-                summaries.append(_summary_of(leaf.values(span)))
+                summaries.append(summary_of(leaf.values(span)))
         return _arrays([Summary.merged(summaries) for summaries in found])
 
 
-def _summary_of(values: NDArray[Any]) -> Summary:
+def summary_of(values: NDArray[Any]) -> Summary:
     """Summary of an array[n, columns], a few at a time: as float64, all would take 40 times the memory of bytes."""
     rows = max(1, _TOGETHER // max(1, values.shape[1]))
     starts = range(0, max(1, len(values)), rows)

@@ -68,13 +68,13 @@ def expand(given: Any, kind: Format, files: Files) -> list[str]:
         checked_path(kind.argument, path, f"{wanted}, or a list of these")
         for path in paths
     ]
-    texts = [text for given_text in given_texts for text in _braces(given_text)]
+    texts = [text for given_text in given_texts for text in expand_braces(given_text)]
     if kind.local_only is None:
         texts = _folders_marked(texts, kind, files)
     return [file for text in texts for file in _expand(text, kind, files)]
 
 
-def _braces(text: str) -> list[str]:
+def expand_braces(text: str) -> list[str]:
     """The paths of a brace pattern as shells have them: `a-{000..003}.tar`, `{train,test}.tar`; else the path itself.
 
     Raises:

@@ -76,7 +76,7 @@ def test_errors_of_the_coordinator_are_raised() -> None:
 
             return call
 
-    store = KeyValueStore(key_value._Requests(Gone(), HANG))
+    store = KeyValueStore(key_value.Requests(Gone(), HANG))
     for call in (lambda: store.list("a"), lambda: store.set("a", "")):
         with pytest.raises(CoordinatorError, match="UNAVAILABLE"):
             call()
@@ -100,7 +100,7 @@ class Stopped:
 @pytest.mark.usefixtures("requests")
 def test_requests_to_a_stopped_coordinator_have_a_deadline_and_reach_it_later_in_order() -> None:
     client = Stopped()
-    store = KeyValueStore(key_value._Requests(client, 0.01))
+    store = KeyValueStore(key_value.Requests(client, 0.01))
     for value in ("1", "2"):
         with pytest.raises(UnansweredError, match=r"the coordinator has not answered for 0\.01 s"):
             store.set("a", value)
@@ -108,7 +108,7 @@ def test_requests_to_a_stopped_coordinator_have_a_deadline_and_reach_it_later_in
         with pytest.raises(UnansweredError):
             store.list("a")
     client.goes_on.set()
-    late = KeyValueStore(key_value._Requests(client, HANG))
+    late = KeyValueStore(key_value.Requests(client, HANG))
     late.set("a", "3")
     assert [asked[2] for asked in client.asked if asked[0] == "key_value_set"] == ["1", "2", "3"]
     assert [asked[0] for asked in client.asked].count("key_value_dir_get") == 1, "the second one waits for the first"

@@ -13,7 +13,7 @@ import pytest
 
 from loadax.errors import SourceError
 from loadax.files.byte_stream import FileSpan, MappedSegments
-from loadax.files.file_map import _FAILED, HUGE, FileMap, _libc, reserve
+from loadax.files.file_map import FAILED, HUGE, FileMap, c_library, reserve
 from tests.limits import HANG
 
 
@@ -52,7 +52,7 @@ def test_it_is_unmapped_after_the_globals_of_its_module_are_gone(
     path = tmp_path / "x"
     path.write_bytes(bytes(200))
     mapped = FileMap(path)
-    for name in ("_libc", "ctypes", "mmap", "os", "reserve"):
+    for name in ("c_library", "ctypes", "mmap", "os", "reserve"):
         monkeypatch.setattr(f"loadax.files.file_map.{name}", None)
     del mapped
     gc.collect()
@@ -108,7 +108,7 @@ def test_a_map_that_fails_leaves_its_addresses_reserved(tmp_path: Path, monkeypa
         FileMap(tmp_path / "x", (middle, 1, mmap.PAGESIZE))  # its first byte is not that of a page
     real = ctypes.CDLL(None).munmap
     real.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc = _libc()
+    libc = c_library()
     failed: list[int] = []
 
     class Failing:
@@ -118,9 +118,9 @@ def test_a_map_that_fails_leaves_its_addresses_reserved(tmp_path: Path, monkeypa
             if failed:
                 return int(libc.mmap(address, size, *rest))
             failed.append(real(address, size))
-            return int(_FAILED or -1)
+            return int(FAILED or -1)
 
-    monkeypatch.setattr("loadax.files.file_map._libc", Failing)
+    monkeypatch.setattr("loadax.files.file_map.c_library", Failing)
     with pytest.raises(OSError):
         FileMap(tmp_path / "x", (middle, 0, mmap.PAGESIZE))
     maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()]

@@ -107,7 +107,7 @@ def test_ragged_strings_can_be_sent() -> None:
     sent = there_and_back(source)
     first, lengths = np.array([0, 5, 20]), np.array([3, 4, 9])
     assert sent.gather(first, lengths).tolist() == source.gather(first, lengths).tolist()
-    assert sent.runs(first, 2, ()).tolist() == source.runs(first, 2, ()).tolist()
+    assert sent.spans(first, 2, ()).tolist() == source.spans(first, 2, ()).tolist()
     assert sent.locate(0, 3) == []
 
 

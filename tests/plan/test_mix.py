@@ -404,9 +404,9 @@ def test_all_of_an_endless_part_is_never_drawn() -> None:
 def test_positions_of_large_blocks_do_not_depend_on_what_was_read_before(version: int) -> None:
     weights = ((0, (30_001, 20_002, 15_533)), (100_000, (1, 40_000, 25_535)), (100_300, (65_535, 0, 1)))
     order = mixed([10**6] * 3, *weights, version=version)
-    module._patterns.cache_clear()
+    module.patterns_of.cache_clear()
     some = [order.draws(np.arange(start, start + 50)) for start in (99_980, 70_000, 5, 240_000, 100_290)]
-    module._patterns.cache_clear()
+    module.patterns_of.cache_clear()
     parts, draws = order.draws(np.arange(241_000))
     for start, found in zip((99_980, 70_000, 5, 240_000, 100_290), some, strict=True):
         assert [values.tolist() for values in found] == [
@@ -451,20 +451,20 @@ def test_pattern_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mixture_of_many_parts_needs_one_lookup_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookups, slots = [], module._Patterns.slots
+    lookups, slots = [], module.Patterns.slots
 
     def counted(*given: Any) -> Any:
         lookups.append(given)
         return slots(*given)
 
-    monkeypatch.setattr(module._Patterns, "slots", counted)
+    monkeypatch.setattr(module.Patterns, "slots", counted)
     assert Mixed((Sequential(10),) * 500, (10,) * 500, ("a",) * 500, (Segment(0, (1,) * 500),), 0, "first").size > 4500
     assert len(lookups) == 1
 
 
 def test_threads_fill_one_table_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads make the table at the same time: what either fills in is there for both."""
-    patterns, alone = (module._Patterns(0, (300, 500, 224)) for _ in range(2))
+    patterns, alone = (module.Patterns(0, (300, 500, 224)) for _ in range(2))
     every, repeat, both = np.arange(patterns.count), np.repeat, threading.Barrier(2, timeout=HANG)
 
     def repeated(*args: Any, **options: Any) -> Any:
@@ -472,7 +472,7 @@ def test_threads_fill_one_table_of_slots(monkeypatch: pytest.MonkeyPatch) -> Non
         both.wait()
         return made
 
-    def before(asked: module._Patterns, chosen: Any) -> list[int]:
+    def before(asked: module.Patterns, chosen: Any) -> list[int]:
         part, slot = np.ones_like(chosen), np.full_like(chosen, 100)
         return [int(count) for count in asked.before(chosen, part, slot)]
 

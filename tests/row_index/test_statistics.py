@@ -109,7 +109,7 @@ def test_memory_of_many_bytes_is_bounded() -> None:
     values = RANDOM.integers(0, 256, (1 << 20, 3)).astype(np.uint8)
     tracemalloc.start()
     try:
-        found = room._summary_of(values)
+        found = room.summary_of(values)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ import pytest
 
 import loadax
 from loadax.errors import ArgumentError, StorageError
-from loadax.sources.expand import _braces
+from loadax.sources.expand import expand_braces
 from tests.sources.shards.corpora import write_tar
 
 
@@ -30,7 +30,7 @@ from tests.sources.shards.corpora import write_tar
 )
 def test_braces_are_those_of_shells(pattern: str) -> None:
     shell = subprocess.run(["bash", "-c", f"printf '%s\\n' {pattern}"], check=True, capture_output=True, text=True)
-    assert _braces(pattern) == shell.stdout.splitlines()
+    assert expand_braces(pattern) == shell.stdout.splitlines()
 
 
 def test_shards_of_a_brace_pattern(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def check_run(
     counts: list[tuple[int, int, int]] = []
     for first, segment in segments:
         hosts = AllHosts(shard_at(first), segment.batch_size)
-        shares = _shares(hosts)
+        shares = shares_of(hosts)
         most = steps or max(
             1,
             min(
@@ -133,7 +133,7 @@ def check_run(
     )
 
 
-def _shares(hosts: AllHosts) -> list[tuple[int, Integers]]:
+def shares_of(hosts: AllHosts) -> list[tuple[int, Integers]]:
     """The different sets of positions that hosts compute for themselves, each with its first host."""
     shares: dict[bytes, tuple[int, Integers]] = {}
     loaded = np.zeros(hosts.batch_size, np.int64)

@@ -23,7 +23,7 @@ from loadax.loader.assembly.assembler import Assembler, FillOptions, Piece
 from loadax.loader.assembly.buffer_layout import BatchBuffers
 from loadax.loader.assembly.host_shard import buffer_layout
 from loadax.loader.inspection.all_hosts import AllHosts
-from loadax.loader.inspection.check_plan import _shares
+from loadax.loader.inspection.check_plan import shares_of
 from loadax.loader.inspection.chunk_reads import chunk_reads
 from loadax.loader.inspection.explanation import Explanation, Spread
 from loadax.plan.sequential import Sequential
@@ -453,7 +453,7 @@ def test_check_plan_finds_hosts_that_read_more_than_they_hold() -> None:
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
     vars(hosts)["rows"] = wrong
     with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, but 0 hold it"):
-        _shares(hosts)
+        shares_of(hosts)
 
 
 def test_thousands_of_hosts_cost_as_little_as_a_few() -> None:
