@@ -119,7 +119,7 @@ def measure(engine: str, rows: str, own: str) -> dict[str, float]:
 def empty_pass(tasks: int, own: str, make: Callable[[], Executor] | None) -> float:
     """Seconds of a pass whose tasks have a row each."""
     data, began = loadax.from_source(range(tasks)), time.perf_counter()
-    with patch.multiple(kept_pass, _FEW_PARTS=tasks, _MANY_PARTS=tasks):
+    with patch.multiple(kept_pass, FEW_PARTS=tasks, MANY_PARTS=tasks):
         data.filter(is_third, index=f"{own}/{tasks}", executor=make, workers=None if make else 1, progress=False)
     return time.perf_counter() - began
 

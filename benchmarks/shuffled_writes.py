@@ -77,7 +77,7 @@ def measure(source: str, path: str, order: str) -> dict[str, Any]:
     data = from_zarr(path) if source == "zarr" else from_parquet(path, memory_bytes=_PARQUET_MEMORY)
     counted = Counted(data.source)
     if order == "positions":
-        source_order._FEWER_CHUNKS = 1 << 60  # noqa: SLF001
+        source_order.FEWER_CHUNKS = 1 << 60
     with tempfile.TemporaryDirectory(dir=Path(path).parent) as folder:
         began, cpu = time.perf_counter(), time.process_time()
         write_zarr(from_source(counted).shuffle(0), f"{folder}/shuffled.zarr")

@@ -25,9 +25,9 @@ ORDER_VERSION = 1
 Words = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: splitmix64's increment
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: splitmix64's increment
 _STAFFORD = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_COUNT, _NEGATIVE, _LONG, _TEXT = (_GOLDEN * tag & _MASK for tag in (1, 2, 3, 4))
+_COUNT, _NEGATIVE, _LONG, _TEXT = (GOLDEN * tag & _MASK for tag in (1, 2, 3, 4))
 
 # Every two rounds divide the excess of chi-square by the number of cells, so tiny sizes need the most rounds. Over
 # 300,000 seeds no excess is left after 12 rounds, and for large sizes none after 4 to 6. The rest is margin.
@@ -44,7 +44,7 @@ def _word(value: int) -> Words:
     return np.array(value, np.uint64)
 
 
-_GOLDEN_WORD = _word(_GOLDEN)
+_GOLDEN_WORD = _word(GOLDEN)
 _SHIFT_31 = _word(31)
 _SHIFT_32 = _word(32)
 _STAFFORD_WORDS = tuple((_word(shift), _word(factor)) for shift, factor in _STAFFORD)
@@ -206,7 +206,7 @@ def _digest(data: bytes) -> int:
 def _absorb(key: Any, tag: Any, word: Any) -> Any:
     """Output `word` of the splitmix64 stream that (`key`, `tag`) starts."""
     if isinstance(key, int) and isinstance(tag, int) and isinstance(word, int):
-        return scramble_int(scramble_int(key + tag) + word * _GOLDEN)
+        return scramble_int(scramble_int(key + tag) + word * GOLDEN)
     plain = isinstance(key, int) and isinstance(tag, int)
     start = (
         scramble_int(key + tag)

@@ -267,7 +267,7 @@ def short_pauses() -> Iterator[None]:
     from loadax.files import attempts
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attempts, "_PAUSES", (0.05, 0.1, 0.1, 0.1, 0.1))
+        patch.setattr(attempts, "PAUSES", (0.05, 0.1, 0.1, 0.1, 0.1))
         yield
 
 

@@ -46,7 +46,7 @@ def check_store(store: KeyValueStore) -> None:
     assert store.list("checked") == {"a": "new", "b/c": "two, ü/\n", "b/d": ""}
     assert store.list("checked/b") == {"c": "two, ü/\n", "d": ""}
     assert store.list("check") == {}
-    with patch.object(key_value, "_KEPT", 0), patch.object(key_value, "_closed", deque()):
+    with patch.object(key_value, "KEPT", 0), patch.object(key_value, "_closed", deque()):
         store.below("checked/b").forget()
         assert store.list("checked") == {"a": "new"}
         store.below("checked").forget()

@@ -103,7 +103,7 @@ def test_no_opener_shows_them(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
+    monkeypatch.setattr(kvstore, "BACKOFF", {"max_retries": 0})
     for module in (kvstore, remote):
         monkeypatch.setattr(module, "NOTICE", 1e-4)  # says at once that it waits
     caplog.set_level(logging.DEBUG)
@@ -119,7 +119,7 @@ def test_no_opener_shows_them(
 def test_no_command_shows_them(
     command: str, dead: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kvstore, "_BACKOFF", {"max_retries": 0})
+    monkeypatch.setattr(kvstore, "BACKOFF", {"max_retries": 0})
     for name in ("a.npy", "a.zarr"):
         more = [str(tmp_path / "out")] if command == "convert" else []
         try:

@@ -15,7 +15,7 @@ from loadax.errors import ArgumentError
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 _PACKAGES = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 # Beginnings of the names of files that no user writes.
-_LIBRARIES = ("<", f"{Path(__file__).parents[1]}/", *_PACKAGES)
+LIBRARIES = ("<", f"{Path(__file__).parents[1]}/", *_PACKAGES)
 
 
 def import_function(name: str, option: str) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def place_of(error: BaseException, options: argparse.Namespace) -> str | None:
     own = [
         frame
         for frame in frames
-        if frame.filename in modules or not frame.filename.startswith(_LIBRARIES)
+        if frame.filename in modules or not frame.filename.startswith(LIBRARIES)
     ]
     if own:
         return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}: "

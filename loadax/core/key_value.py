@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from loadax.core.distributed import coordination_client, this_process
 
 # directories of runs, closed last, whose keys are kept, since another process may be late
-_KEPT = 32
+KEPT = 32
 
 _lock = threading.RLock()  # reentrant: a run may begin in a signal handler
 # loaders of a group of processes, and runs of a loader
@@ -66,7 +66,7 @@ class KeyValueStore(NamedTuple):
     def forget(self) -> None:
         """Counts this directory as that of a closed run, and deletes one that was closed long before."""
         _closed.append(self.path)
-        if len(_closed) > _KEPT:
+        if len(_closed) > KEPT:
             self.call("key_value_delete", _closed.popleft())
 
 

@@ -10,7 +10,7 @@ from loadax.core.formatting import size_text
 from loadax.errors import SourceError
 
 # What a container may have, by version of cgroups.
-_LIMITS = (
+LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
@@ -27,7 +27,7 @@ _M_MMAP_THRESHOLD = -3
 def machine_memory() -> int:
     """Memory of the machine, or of the container if it may have less, in bytes."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in _LIMITS:
+    for path in LIMITS:
         with suppress(OSError, ValueError):  # there is no such file, or it says "max"
             memory = min(memory, int(path.read_text()))
     return memory

@@ -11,13 +11,13 @@ from loadax.redaction import redact, redacted
 
 # Seconds before a request is sent again after a fault that may pass: soon at first, since others are well, and the step
 # that waits for this one has no other work.
-_PAUSES = (0.05, 0.4, 0.8, 1.6, 3.0)
-assert len(_PAUSES) == TRIES - 1
+PAUSES = (0.05, 0.4, 0.8, 1.6, 3.0)
+assert len(PAUSES) == TRIES - 1
 # And after a refusal because there are too many requests: a minute in all.
-_LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
+LIMITED = (0.2, 0.4, 0.8, 1.6, 3.0, 6.0, 10.0, 15.0, 25.0)
 # Refusal that is logged: the first pauses are short, and may be of many requests.
-_TOLD = 5
-_SECOND_TRY = 0.2  # seconds, of a known file that is missing
+TOLD = 5
+SECOND_TRY = 0.2  # seconds, of a known file that is missing
 _STATUS = re.compile(r"status code: (\d+)")
 _TIMED_OUT = re.compile("timed out")
 
@@ -59,7 +59,7 @@ class Attempts:
         if isinstance(error, FileNotFoundError):
             if self._failed or not self._is_known:
                 raise NoSuchFile
-            pauses: tuple[float, ...] = (_SECOND_TRY,)
+            pauses: tuple[float, ...] = (SECOND_TRY,)
             number = 0
             self._failed += 1
         elif not isinstance(error, BaseError | ValueError | OSError) or isinstance(
@@ -67,16 +67,16 @@ class Attempts:
         ):
             raise error
         elif is_limited(str(error)):
-            pauses = _LIMITED if is_paced else (_PAUSES[0], *_LIMITED[1:])
+            pauses = LIMITED if is_paced else (PAUSES[0], *LIMITED[1:])
             number = self._limited
             self._limited += 1
-            if number == _TOLD:
+            if number == TOLD:
                 text = (
                     "%s: the server limits requests (%s); it is requested again "
                     "for up to %.0f s"
                 )
                 log.warning(
-                    text, redact(str(self._name)), _status(error), sum(_LIMITED)
+                    text, redact(str(self._name)), _status(error), sum(LIMITED)
                 )
         else:
             pauses = _pauses(error)
@@ -92,10 +92,10 @@ def _pauses(error: Exception) -> tuple[float, ...]:
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     if PASSING.search(str(error)):
-        return _PAUSES
+        return PAUSES
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return ()
-    return _PAUSES[:1]
+    return PAUSES[:1]
 
 
 def has_timed_out(message: str) -> bool:

@@ -23,12 +23,12 @@ from loadax.protocols import Integers, Location
 
 # bytes of a row from which one copy per row is faster than an index array, which copies twice
 _LARGE = 16 << 10
-_MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
+MOST_MAPS = 1 << 14  # maps of a stream; a process may have 65,530 of them on Linux
 # files of a read, above which sizes are asked for once in so many seconds, as that takes 4 us
 _FEW = 8
 _CHECKED = 1.0
 # most bytes of addresses that are reserved so that rows of all files are rows of one table
-_RESERVED = 1 << 36
+RESERVED = 1 << 36
 # bytes per copy: between two copies NumPy takes the GIL from other threads
 _COPIED = 4 << 20
 
@@ -234,7 +234,7 @@ class MappedSegments:
         steps = [
             (page, lcm(page, row_bytes))
             for page in pages
-            if lcm(page, row_bytes) * len(segments) <= _RESERVED
+            if lcm(page, row_bytes) * len(segments) <= RESERVED
         ]
         self._page, apart = (*steps, (pages[0], pages[0]))[0]
         offsets = (
@@ -248,11 +248,11 @@ class MappedSegments:
         self._lock = threading.Lock()
         self._maps: _Maps | None = None
         # Where files are not mapped side by side, the reserved memory between them counts as a map too.
-        gaps = apart != mmap.ALLOCATIONGRANULARITY or len(segments) > _MOST_MAPS
+        gaps = apart != mmap.ALLOCATIONGRANULARITY or len(segments) > MOST_MAPS
         if gaps:
-            self._most = _MOST_MAPS // 2
+            self._most = MOST_MAPS // 2
         else:
-            self._most = _MOST_MAPS
+            self._most = MOST_MAPS
 
     def wanted(self, starts: Integers, stops: Integers) -> list[Wanted]:  # noqa: ARG002
         return []

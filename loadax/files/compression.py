@@ -22,7 +22,7 @@ _MAGIC = {
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL),
 }
 _WINDOW = 1 << 20
-_MOST = 1 << 30  # bytes that any file may have decompressed
+MOST = 1 << 30  # bytes that any file may have decompressed
 # of larger ones to their compressed size; text is compressed five to twenty times
 _RATIO = 200
 # bytes that the dictionary of an xz file may take; `xz -9` needs 65 MiB
@@ -51,7 +51,7 @@ def decompress(file: Any, location: str, size: int) -> Iterator[bytes]:
     import pyarrow as pa
 
     done = 0
-    most = max(_MOST, _RATIO * size)
+    most = max(MOST, _RATIO * size)
     try:
         for block in _blocks(file, location):
             done += len(block)

@@ -28,7 +28,7 @@ from loadax.redaction import redact, redacted
 
 _TRIES = 6
 # six seconds of waiting in all
-_BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}
+BACKOFF = {"max_retries": _TRIES - 1, "initial_delay": "200ms", "max_delay": "3s"}
 # concurrent requests: a step of 64 scattered rows then takes about one round trip
 _REQUESTS = 64
 _STALLED = {
@@ -57,7 +57,7 @@ for _name, _value in _STALLED.items():
 
 def new_context(cache_bytes: int) -> ts.Context:
     """Creates a context with a cache of `cache_bytes` and six tries per request instead of 14 minutes of retries."""
-    remote = {f"{kind}_request_retries": _BACKOFF for kind in ("http", "s3", "gcs")}
+    remote = {f"{kind}_request_retries": BACKOFF for kind in ("http", "s3", "gcs")}
     width = {
         f"{kind}_request_concurrency": {"limit": _REQUESTS}
         for kind in ("http", "s3", "gcs")

@@ -28,7 +28,7 @@ _ROLES = {
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 }
 _R2_REGION = "auto"
-_REGION_URL = "https://{bucket}.s3.amazonaws.com"
+REGION_URL = "https://{bucket}.s3.amazonaws.com"
 _SCHEMES = (*BUCKETS, "http", "https")
 _AZURE = (
     "abfs",
@@ -309,7 +309,7 @@ def _region_of(bucket: str) -> str:
     import urllib.error
     import urllib.request
 
-    request = urllib.request.Request(_REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
+    request = urllib.request.Request(REGION_URL.format(bucket=bucket), method="HEAD")  # noqa: S310 - https
     try:
         with urllib.request.urlopen(request, timeout=STALLED) as response:  # noqa: S310
             headers = response.headers

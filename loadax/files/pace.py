@@ -24,9 +24,9 @@ _NEAR = 8  # each growth goes this part of the way back to the rate that was ref
 _BEYOND = 0.005
 _FASTER = 1.5
 _FARTHEST = 0.1
-_HOLD = 0.05  # seconds in which nothing is sent after refusals, which double while all is refused
-_LONGEST = 1.0
-_SLOWEST = 4.0  # requests a second
+HOLD = 0.05  # seconds in which nothing is sent after refusals, which double while all is refused
+LONGEST = 1.0
+SLOWEST = 4.0  # requests a second
 _LEAST = 0.5  # of a rate, which one refusal leaves at least
 _BURST = 0.03  # seconds of a rate that may be sent at once
 
@@ -51,7 +51,7 @@ class Pace:
         self._credit = 0.0  # requests that may be sent at once
         self._credited = now
         self._paused_until = 0.0  # until when nothing is sent
-        self._hold = _HOLD
+        self._hold = HOLD
         self._lowered = -inf  # when the rate was lowered last
         self._stepped = now
         self._refused_rate = inf
@@ -84,7 +84,7 @@ class Pace:
         """Learns from an answer to a request that was sent at a time."""
         self._remember(now, is_refusal=False)
         if sent > self._lowered:
-            self._hold = _HOLD
+            self._hold = HOLD
 
     def refused(self, now: float, sent: float, in_flight: int) -> None:
         """Learns from a request that was refused since there are too many, of so many in flight."""
@@ -102,13 +102,13 @@ class Pace:
             self._refused_rate = self.rate
             answered = max(answered, _LEAST * self.rate)
         else:
-            self._refused_rate = in_flight / max(now - sent, _HOLD / 10)
-        self.rate = max(_SLOWEST, _BELOW * min(self._refused_rate, answered))
+            self._refused_rate = in_flight / max(now - sent, HOLD / 10)
+        self.rate = max(SLOWEST, _BELOW * min(self._refused_rate, answered))
         self._beyond = _BEYOND
         self._credit = 0.0
         self._credited = self._stepped = self._lowered = now
         self._paused_until = now + self._hold
-        self._hold = min(2 * self._hold, _LONGEST)
+        self._hold = min(2 * self._hold, LONGEST)
 
     def _remember(self, now: float, *, is_refusal: bool) -> None:
         self._answers.append((now, is_refusal))

@@ -14,7 +14,7 @@ from loadax.files.files import Files
 from loadax.files.remote_ranges import Wanted
 from loadax.protocols import Integers
 
-_WAVE = 64 << 20  # bytes requested before the first are waited for
+WAVE = 64 << 20  # bytes requested before the first are waited for
 
 
 class _Group(NamedTuple):
@@ -86,7 +86,7 @@ class RemoteSegments:
         ranges = self._ranges(groups)
         sizes = [group.stop - group.start for group in groups]
         # whose requests are sent at once
-        for wave in waves(sizes, _WAVE):
+        for wave in waves(sizes, WAVE):
             contents = self._files.read([*chain.from_iterable(ranges[wave])])
             parts = order[groups[wave][0].first : groups[wave][-1].last]
             # what is before the bytes of a group in the stream, and not in the content

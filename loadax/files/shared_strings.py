@@ -9,7 +9,7 @@ import numpy as np
 from loadax.protocols import Array
 
 OUT_OF_BAND = 5  # protocol of pickle from which buffers can be apart from the message
-_BLOCK = 1 << 16  # rows a block
+BLOCK = 1 << 16  # rows a block
 # characters up to which rows are encoded together, which takes up to 20 bytes a character meanwhile
 _SHORT = 128
 _ENCODING = "utf-8", "surrogatepass"  # of any str
@@ -73,7 +73,7 @@ class SharedStrings:
             np.empty(len(rows), object),
             _ENCODING if self._kind is str else (),
         )
-        blocks, places = np.divmod(rows, _BLOCK)
+        blocks, places = np.divmod(rows, BLOCK)
         for row, (block, place) in enumerate(
             zip(blocks.tolist(), places.tolist(), strict=True)
         ):
@@ -86,8 +86,8 @@ class SharedStrings:
 
 def _encoded(kind: type, strings: Array) -> Iterator[Any]:
     """The buffers of strings."""
-    for low in range(0, len(strings), _BLOCK):
-        block = strings[low : low + _BLOCK].tolist()
+    for low in range(0, len(strings), BLOCK):
+        block = strings[low : low + BLOCK].tolist()
         if kind is str and sum(map(len, block)) > _SHORT * len(block):
             block = [text.encode(*_ENCODING) for text in block]
         joined = type(block[0])().join(block)

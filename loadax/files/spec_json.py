@@ -7,7 +7,7 @@ import tensorstore as ts
 
 # by the text of the spec
 _known: dict[str, Any] = {}
-_MOST = 1024
+MOST = 1024
 # characters; specs of arrays in memory have all their numbers
 _LONGEST = 20_000
 
@@ -24,7 +24,7 @@ def spec_json(spec: ts.Spec | ts.KvStore.Spec) -> Any:
     known = _known.get(text)
     if known is None:
         known = spec.to_json()
-        if len(_known) >= _MOST:
+        if len(_known) >= MOST:
             _known.clear()
         _known[text] = known
     return deepcopy(known)

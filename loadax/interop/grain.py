@@ -21,9 +21,9 @@ from loadax.sources.library import require
 require("loadax.interop.grain", {"grain": "grain"})
 import grain  # noqa: E402 - after the error that names it
 
-_BLOCK_ROWS = 256  # rows to read at once
-_BLOCK_BYTES = 4 << 20  # and at most so many bytes
-_BLOCKS = 32  # blocks to keep: several threads request their rows, not quite in order
+BLOCK_ROWS = 256  # rows to read at once
+BLOCK_BYTES = 4 << 20  # and at most so many bytes
+BLOCKS = 32  # blocks to keep: several threads request their rows, not quite in order
 # most rows between consecutive requests, if these are sequential: Grain has as many threads
 _NEAR = 16
 _MISSING: Any = object()
@@ -180,14 +180,14 @@ class LoadaxMapDataset(grain.MapDataset):  # type: ignore[misc] # Grain ships no
     def _block_rows(self) -> int:
         example = self.__getitems__([0])[0]
         row_bytes = sum(leaf.nbytes for leaf in leaf_arrays(example))
-        return max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
     def _block(self, epoch: int, number: int) -> "_Block":
         with self._lock:
             block = self._blocks.get((epoch, number))
             if block is None:
                 block = self._blocks[epoch, number] = _Block()
-                if len(self._blocks) > _BLOCKS:
+                if len(self._blocks) > BLOCKS:
                     self._blocks.popitem(last=False)
             return block
 

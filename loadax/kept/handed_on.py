@@ -21,12 +21,12 @@ from loadax.core.patience import NOTICE, Patience
 from loadax.kept.shared import EXITS, register_exit
 
 # Seconds to wait until process 0 begins what this process opens, and until a file that it wrote is there.
-_BEGINS = 10.0
-_VISIBLE = 10.0
+BEGINS = 10.0
+VISIBLE = 10.0
 _POLL = 0.05  # seconds
 # Most bytes that are told, and of a message: the coordination service is in process 0, and limits messages to 4 MB.
-_MOST = 4 << 20
-_MESSAGE = 1 << 20
+MOST = 4 << 20
+MESSAGE = 1 << 20
 
 _numbers = count(1)
 
@@ -53,9 +53,9 @@ class RunOpening:
     def tell(self, content: bytes) -> None:
         """Tells the other processes; only the digest of a content that is too long."""
         text = base64.b64encode(content).decode()
-        if len(content) > _MOST:
+        if len(content) > MOST:
             text = ""
-        parts = [text[at : at + _MESSAGE] for at in range(0, len(text), _MESSAGE)]
+        parts = [text[at : at + MESSAGE] for at in range(0, len(text), MESSAGE)]
         for number, part in enumerate(parts):
             self._set(f"parts/{number}/text", part)
         digest = hashlib.sha256(content).hexdigest()
@@ -90,7 +90,7 @@ class RunOpening:
         if parts:
             content: bytes | None = base64.b64decode("".join(parts))
             return content
-        patience = Patience(inf, _VISIBLE)
+        patience = Patience(inf, VISIBLE)
         while answer["digest"]:
             content = kept()
             found = hashlib.sha256(content or b"").hexdigest()
@@ -103,7 +103,7 @@ class RunOpening:
 
     def _wait(self) -> Any:
         """What process 0 has told; None if it does something else, or has ended."""
-        begins = Patience(inf, _BEGINS)
+        begins = Patience(inf, BEGINS)
         patience = Patience(NOTICE, inf)
         while True:
             exits = self._run.list(EXITS)

@@ -38,11 +38,11 @@ from loadax.work.payload import Package
 from loadax.work.tasks import TaskRun
 from loadax.work.worker import Raised, call_of
 
-_WINDOW = 256  # most tasks that an executor has at a time
+WINDOW = 256  # most tasks that an executor has at a time
 _POLL = 0.2  # seconds
-_FEW_PARTS = 64
-_MANY_PARTS = 512
-_PART_ROWS = 1 << 17  # of a part of many rows
+FEW_PARTS = 64
+MANY_PARTS = 512
+PART_ROWS = 1 << 17  # of a part of many rows
 # of the digest in the name of such a folder
 _DIGITS = 16
 _HEX = "[0-9a-f]"
@@ -89,8 +89,8 @@ def part_size(total: int, together: int) -> int:
     """
     return max(
         1,
-        min(together, -(-total // _FEW_PARTS)),
-        min(_PART_ROWS, total // _MANY_PARTS),
+        min(together, -(-total // FEW_PARTS)),
+        min(PART_ROWS, total // MANY_PARTS),
     )
 
 
@@ -126,7 +126,7 @@ def run_pass(work: Work, parts: PartStore, options: PassOptions) -> None:
         return
     assert isinstance(parts, PartsFolder)
     # others have executors of their own
-    window = min(_WINDOW, -(-parts.count // this_process().count))
+    window = min(WINDOW, -(-parts.count // this_process().count))
     with ExitStack() as written:
         payload = Package(
             lambda by_value: written.enter_context(

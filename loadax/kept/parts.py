@@ -48,9 +48,9 @@ from loadax.files.kept_files import (
 from loadax.files.npy_header import NPY_FAILURES, parse_npy
 from loadax.work.payload_file import PAYLOAD_PREFIX
 
-_TOUCH = 2.0  # seconds between two signs of life of a process
+TOUCH = 2.0  # seconds between two signs of life of a process
 # seconds without one, after which others take its parts; by the clock of the file system
-_DEAD = 30.0
+DEAD = 30.0
 _LOOK = 0.3  # seconds between two looks at the parts of others
 GONE = 4  # bytes of the number in the name of a folder that is being deleted
 _LONGEST = 300  # characters of the name of a process
@@ -120,7 +120,7 @@ class PartsFolder:
         self.count = count
         self._done = done
         self._label = label
-        self._name = f"{_HOST}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._name = f"{HOST}.{os.getpid()}.{secrets.token_hex(4)}"
         self._alive = f"{self._name}.alive"
         # parts that may have to be done
         self._waiting: deque[int] = deque(range(count))
@@ -448,7 +448,7 @@ class PartsFolder:
 
     def _touch(self, sign: str, over: threading.Event) -> None:
         """Gives a sign of life every few seconds."""
-        while not over.wait(_TOUCH):
+        while not over.wait(TOUCH):
             with suppress(OSError), kept_folder(self.path) as folder:
                 os.utime(sign, dir_fd=folder, follow_symlinks=False)
 
@@ -515,7 +515,7 @@ def _unlink(name: str, folder: int) -> None:
 def _is_dead(name: str, claim: str | None, clock: str, folder: int) -> bool:
     """Whether a process has ended, or has given no sign of life for long. `clock`: name of a new file."""
     host, _, process = name.rpartition(".")[0].rpartition(".")
-    if host == _HOST and process.isdecimal() and not _is_running(int(process)):
+    if host == HOST and process.isdecimal() and not _is_running(int(process)):
         return True
     for sign in (f"{name}.alive", *([] if claim is None else [claim])):
         with suppress(FileNotFoundError):
@@ -523,7 +523,7 @@ def _is_dead(name: str, claim: str | None, clock: str, folder: int) -> bool:
             return (
                 os.stat(clock, dir_fd=folder, follow_symlinks=False).st_mtime
                 - given.st_mtime
-                > _DEAD
+                > DEAD
             )
     return True
 
@@ -545,4 +545,4 @@ def _host() -> str:
     return socket.gethostname()
 
 
-_HOST = _host()
+HOST = _host()

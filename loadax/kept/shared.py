@@ -36,12 +36,12 @@ from loadax.files.kept_files import kept_folder
 from loadax.redaction import redact
 
 # seconds after which a file that one host has written is there on all others
-_VISIBLE = 10.0
-_POLL = 0.1  # seconds
+VISIBLE = 10.0
+POLL = 0.1  # seconds
 # seconds between two looks for runs of process 0 that this process has not begun
 _LOOK = 3.0
 # seconds without an answer of the coordinator, after which the wait for others ends
-_SILENT = 60.0
+SILENT = 60.0
 _LONGEST = 80  # characters of a value in a message
 # Advice for processes of a run that do different passes.
 REMEDY = (
@@ -134,7 +134,7 @@ class SharedPass:
             return
         begun = json.loads(answer)
         self._check_alike(label, _briefly(identity), begun)
-        patience = Patience(inf, _VISIBLE)
+        patience = Patience(inf, VISIBLE)
         while not (is_kept() or os.path.lexists(path / f"{begun['token']}.shared")):
             if patience.over:
                 raise ArgumentError(
@@ -144,7 +144,7 @@ class SharedPass:
                     f"folder that all {self._process.count} processes share, or one "
                     "that has the index already"
                 )
-            sleep(_POLL)
+            sleep(POLL)
 
     def wait_until(self, done: Callable[[], bool], label: str, what: str) -> None:
         """Waits for what all processes do together, unless one of them has failed.
@@ -161,7 +161,7 @@ class SharedPass:
 
     def _wait_for(self, found: Callable[[], Any], label: str, what: str) -> Any:
         patience = Patience(NOTICE, inf)
-        answered = Patience(inf, _SILENT)
+        answered = Patience(inf, SILENT)
         look = Patience(inf, _LOOK)
         runs: set[str] = set()
         while True:
@@ -181,11 +181,11 @@ class SharedPass:
                 if answered.over:
                     text = (
                         f"{label}: process 0, which runs the coordinator, has not "
-                        f"answered for {_SILENT:g} s"
+                        f"answered for {SILENT:g} s"
                     )
                     raise HostError(f"{text} ({error}); {_AGAIN}") from error
             else:
-                answered = Patience(inf, _SILENT)
+                answered = Patience(inf, SILENT)
                 for process, message in failures.items():
                     raise HostError(
                         f"{label}: process {process} has failed with {message}; "
@@ -208,7 +208,7 @@ class SharedPass:
                 log.warning(
                     "%s: waiting for %s, for %.0f s", label, what, patience.waited
                 )
-            sleep(_POLL)
+            sleep(POLL)
 
     def _begun(self) -> str | None:
         """JSON of what process 0 does; None: it has not begun."""

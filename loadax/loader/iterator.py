@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from loadax.loader.reports.bottleneck import Report
 
 # last steps of a phase, the same on all hosts, during which the next one is read ahead
-_EARLY = 64
+EARLY = 64
 
 
 def at_state(
@@ -184,7 +184,7 @@ class DataIterator:
     def _read_next_phase(self, stretch: Stretch) -> None:
         """Reads the next phase ahead, if the present one is about to end, in what this leaves of the memory."""
         first = self._phases.next_first(self._step)
-        if first is None or first - self._step > _EARLY or not stretch.open:
+        if first is None or first - self._step > EARLY or not stretch.open:
             return
         following = self._following
         used = stretch.scheduler.bytes_of(first - self._step)

@@ -132,7 +132,7 @@ def leased_phase(
 
 
 @final
-class LeasedPhase:
+class RowsOfPhase:
     """The rows of one loader: their positions, and which of them are read.
 
     Args:
@@ -249,7 +249,7 @@ class Lease:
         firsts = accumulate((_last(phase.plan) for phase in phases[:-1]), initial=0)
         progress = _progress(phases, steps, start)
         self._phases = [
-            LeasedPhase(*given)
+            RowsOfPhase(*given)
             for given in zip(phases, progress, firsts, strict=True)
         ]
         # Positions in the run that are unfinished, in order, and whether this lease has handed them out.

@@ -21,7 +21,7 @@ from loadax.sources.base import BaseSource
 from loadax.transforms import BatchMap
 
 _INFINITE = 1 << 40  # documents, more than any dataset has
-_DOCUMENTS_PER_READ = 512  # documents per read of one thread
+DOCUMENTS_PER_READ = 512  # documents per read of one thread
 _LENGTHS_PER_CALL = 1 << 20  # rows per request for known lengths
 
 
@@ -83,7 +83,7 @@ class Documents:
         self.traits = reader.traits
         visits = (
             self.visits(np.array([number]))
-            for number in range(min(self.size, _DOCUMENTS_PER_READ))
+            for number in range(min(self.size, DOCUMENTS_PER_READ))
         )
         found = find_form(
             ((self.reader.examples(each)[0], int(each.rows[0])) for each in visits),
@@ -211,7 +211,7 @@ class LengthWork:
     def parts(self) -> list[range]:
         """The documents of each part."""
         documents = range(self.documents.size)
-        size = part_size(len(documents), _DOCUMENTS_PER_READ)
+        size = part_size(len(documents), DOCUMENTS_PER_READ)
         return [documents[begin : begin + size] for begin in documents[::size]]
 
     @property
@@ -222,11 +222,11 @@ class LengthWork:
         """Lengths of the documents of a part."""
         numbers = np.array(self.parts[part])
         lengths = []
-        for low in range(0, len(numbers), _DOCUMENTS_PER_READ):
+        for low in range(0, len(numbers), DOCUMENTS_PER_READ):
             if over.is_set():
                 raise CancelledError
             lengths.append(
-                self.documents.measure(numbers[low : low + _DOCUMENTS_PER_READ])
+                self.documents.measure(numbers[low : low + DOCUMENTS_PER_READ])
             )
         return {"lengths": np.concatenate(lengths)}
 

@@ -13,8 +13,8 @@ from loadax.protocols import Array, Integers
 _BLOCK = 8  # smallest number of rows of a block; fewer leave no choice
 _ROUNDS = 8  # of swaps; more gain nothing
 # rows of a block whose pairs with those of another block are all compared
-_MOST_PAIRED = 64
-_FEW_BLOCKS = 8  # which are dealt to faster one by one than by a call for each round
+MOST_PAIRED = 64
+FEW_BLOCKS = 8  # which are dealt to faster one by one than by a call for each round
 
 
 def arrangement(costs: Array) -> Integers:
@@ -44,7 +44,7 @@ def _dealt(costs: Array, blocks: int) -> Integers:
     rounds = np.argsort(-costs, kind="stable").reshape(-1, blocks)
     if blocks == 1:
         return rounds.T.copy()
-    if blocks <= _FEW_BLOCKS:
+    if blocks <= FEW_BLOCKS:
         return _dealt_to_few(costs, rounds)
     dealt = np.empty_like(rounds)
     load = np.zeros(blocks, costs.dtype)
@@ -96,7 +96,7 @@ def _swapped(costs: Array, groups: Integers, targets: Array) -> Integers:
         cheap = ascending[:half]
         dear = ascending[::-1][:half]
         wanted = (excess[dear] - excess[cheap]) / 2  # what the dear block should lose
-        out, back = (_best_pairs if width <= _MOST_PAIRED else _nearest)(
+        out, back = (_best_pairs if width <= MOST_PAIRED else _nearest)(
             group_costs[dear], group_costs[cheap], wanted
         )
         gains = (

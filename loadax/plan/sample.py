@@ -21,7 +21,7 @@ from loadax.protocols import Array, Hits, Integers, NarrowRule, Order, Visits
 _VERSION = 1  # of this order, in saved states
 # sum of rounded weights: draws are reduced modulo the sum, with a bias of at most sum / 2**64
 _TOTAL = 1 << 44
-_CHUNK = 1 << 16  # positions per pass of the inverse: few enough for the CPU cache
+CHUNK = 1 << 16  # positions per pass of the inverse: few enough for the CPU cache
 
 
 @final
@@ -91,8 +91,8 @@ class Sampled(VerbOrder):
         for epoch in np.unique(epochs[below.asked]).tolist():
             chosen = np.flatnonzero(epochs[below.asked] == epoch)
             chosen = chosen[np.argsort(which[chosen], kind="stable")]
-            for start in range(window[0], window[1], _CHUNK):
-                positions = np.arange(start, min(start + _CHUNK, window[1]))
+            for start in range(window[0], window[1], CHUNK):
+                positions = np.arange(start, min(start + CHUNK, window[1]))
                 places = np.searchsorted(
                     edges, self._points(epoch, positions), side="right"
                 )
@@ -108,8 +108,8 @@ class Sampled(VerbOrder):
         for epoch in np.unique(epochs[below.asked]).tolist():
             chosen = np.flatnonzero(epochs[below.asked] == epoch)
             chosen = chosen[np.argsort(below.positions[chosen], kind="stable")]
-            for start in range(window[0], window[1], _CHUNK):
-                positions = np.arange(start, min(start + _CHUNK, window[1]))
+            for start in range(window[0], window[1], CHUNK):
+                positions = np.arange(start, min(start + CHUNK, window[1]))
                 met, again = equal_pairs(
                     below.positions[chosen], self._drawn(epoch, positions)
                 )
@@ -143,9 +143,7 @@ def integer_weights(weights: Array) -> Integers:
     # Only elementwise operations, and sums of integers: NumPy adds floats in an order that depends on the machine.
     scaled = np.empty(len(weights), np.float64)
     most = np.float64(weights.max())
-    chunks = [
-        slice(start, start + _CHUNK) for start in range(0, len(weights), _CHUNK)
-    ]
+    chunks = [slice(start, start + CHUNK) for start in range(0, len(weights), CHUNK)]
     for chunk in chunks:
         scaled[chunk] = np.rint(weights[chunk].astype(np.float64) / most * 2.0**52)
     share = _TOTAL / sum(

@@ -12,7 +12,7 @@ from loadax.plan.order import VerbOrder, no_hits
 from loadax.plan.slice import Sliced
 from loadax.protocols import Hits, Integers, Order, Visits
 
-_CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
+CHUNK = 1 << 20  # rows per pass: bounds the scratch memory, not the result
 _SAMPLING = 6  # bits of the distance between samples of an ascending list
 _FEW_BUCKETS = 4  # of a list that are looked at one after the other
 
@@ -266,8 +266,8 @@ def met_rows(order: Order, verb: str, num_rows: int) -> NDArray[np.bool_]:
 
 def _rows_of(order: Order, first_row: int) -> Iterator[tuple[Integers, Integers]]:
     """Positions and rows of an order that is the same in every epoch, in chunks."""
-    for start in range(0, order.size, _CHUNK):
-        positions = np.arange(start, min(start + _CHUNK, order.size), dtype=np.int64)
+    for start in range(0, order.size, CHUNK):
+        positions = np.arange(start, min(start + CHUNK, order.size), dtype=np.int64)
         yield (
             positions,
             order.visits(np.zeros_like(positions), positions).rows + first_row,
@@ -281,8 +281,8 @@ def _positions(order: Order, first_row: int, rows: Integers) -> Iterator[Integer
             rows, [first_row, first_row + order.size]
         ).tolist()
         return (
-            rows[start : min(start + _CHUNK, high)] - first_row
-            for start in range(low, high, _CHUNK)
+            rows[start : min(start + CHUNK, high)] - first_row
+            for start in range(low, high, CHUNK)
         )
     listed = np.append(rows, -1)  # which no row is
     return _where(

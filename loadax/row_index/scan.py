@@ -21,7 +21,7 @@ from loadax.reader import Reader
 from loadax.sources.checks import chunk_starts
 
 _SPAN_BYTES = 4 << 20
-_SPAN_ROWS = 1024
+SPAN_ROWS = 1024
 _WORKERS = 4
 _MOST_WORKERS = 32
 
@@ -188,7 +188,7 @@ class RowWork:
 
 
 def row_spans(
-    reader: Reader, met: NDArray[np.bool_], most_rows: int = _SPAN_ROWS
+    reader: Reader, met: NDArray[np.bool_], most_rows: int = SPAN_ROWS
 ) -> RowSpans:
     """Plans spans of whole chunks with at least one selected row, and parts of them, from numbers alone."""
     total = len(met)

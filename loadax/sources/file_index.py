@@ -26,13 +26,13 @@ from loadax.protocols import Array, Integers
 from loadax.sources.expand import file_name
 from loadax.sources.format import RecordOptions
 
-_WINDOW = 8 << 20  # bytes of a remote file that are read at once
+WINDOW = 8 << 20  # bytes of a remote file that are read at once
 # bytes of a local file that are in the memory of the process at once
-_MAPPED = 1 << 20
-_AT_ONCE = 16  # remote files that are read at once
-_PARTS = 512  # most parts, each of whole files
-_FEW_PARTS = 64  # fewer are not worth saving: so many files are a part each
-_PART = 8 << 20  # bytes of more local files that are worth a part
+MAPPED = 1 << 20
+AT_ONCE = 16  # remote files that are read at once
+PARTS = 512  # most parts, each of whole files
+FEW_PARTS = 64  # fewer are not worth saving: so many files are a part each
+PART = 8 << 20  # bytes of more local files that are worth a part
 _FACTS = "facts"  # of the entry of a part, beside its arrays
 # Name of the entry in the index folder.
 ENTRY = "records"
@@ -95,7 +95,7 @@ def index_files(
         lambda: _work(form, files, locations, sizes, remote),
         lambda parts: form.merge(map(_entry_of, parts)),
         # The scan of a local file computes, and holds the GIL.
-        PassOptions(_AT_ONCE if remote else 1, options.executor, options.progress),
+        PassOptions(AT_ONCE if remote else 1, options.executor, options.progress),
         shared=remote,
     )
 
@@ -114,7 +114,7 @@ def run_scan(
         while True:
             if max(start, min(stop, size)) > begin + len(view):
                 begin = start
-                end = max(start, min(max(stop, start + (window or _WINDOW)), size))
+                end = max(start, min(max(stop, start + (window or WINDOW)), size))
                 view = memoryview(read(begin, end))
             start, stop = scan.send(view[start - begin :])
     except StopIteration as stopped:
@@ -178,7 +178,7 @@ class _ScanWork:
             return file.bytes[start:stop].data
 
         return run_scan(
-            self.form.scan(location, size), size, read, _MAPPED if file else _WINDOW
+            self.form.scan(location, size), size, read, MAPPED if file else WINDOW
         )
 
 
@@ -190,13 +190,13 @@ def _work(
     remote: bool,
 ) -> _ScanWork:
     """Plans parts of whole consecutive files, from numbers alone."""
-    if len(sizes) <= _FEW_PARTS:
+    if len(sizes) <= FEW_PARTS:
         firsts = np.arange(len(sizes))
     else:
         ends = np.cumsum(sizes)
-        least = -(-int(ends[-1]) // _PARTS)
+        least = -(-int(ends[-1]) // PARTS)
         if not remote:
-            least = max(least, min(_PART, -(-int(ends[-1]) // _FEW_PARTS)))
+            least = max(least, min(PART, -(-int(ends[-1]) // FEW_PARTS)))
         firsts = np.flatnonzero(np.diff((ends - sizes) // max(1, least), prepend=-1))
     return _ScanWork(
         form,

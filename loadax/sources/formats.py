@@ -91,7 +91,7 @@ _OTHERS = (
     ),
 )
 
-_KNOWN = (*_OTHERS, *_OWN)
+KNOWN = (*_OTHERS, *_OWN)
 _MOST_FOLDERS = 1000  # that are looked into
 
 
@@ -121,7 +121,7 @@ def find_format(path: str, *, guess: bool = False) -> Format | None:
 
 def _by_name() -> tuple[Format, ...]:
     """All formats, those first that more is known of."""
-    return (*_KNOWN, *other_files())
+    return (*KNOWN, *other_files())
 
 
 def _format_in(folder: Path) -> Format | None:
@@ -171,7 +171,7 @@ def refuse_other(
     Raises:
         SourceError: When it has another format; names the call that opens it.
     """
-    content = next((other for other in _KNOWN if re.match(other.magic, head)), None)
+    content = next((other for other in KNOWN if re.match(other.magic, head)), None)
     other = content or next(
         (other for other in _by_name() if other.belongs(path.name)), None
     )

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 4 << 10
 _BLOCK_BYTES = 16 << 10
 _SHARD_BYTES = 128 << 20  # raw, of all arrays together: the memory of one part
 # of a store that is smaller: what an interrupted write has to do again
-_FEW_PARTS = 64
+FEW_PARTS = 64
 
 # Dtypes of TensorStore's zarr3 driver; listed because TensorStore aborts the process on some unknown names.
 _DTYPES = {
@@ -271,7 +271,7 @@ def plan_layout(spec: Tree, rows: int, sizes: Sizes) -> Layout:
         # a multiple of all: they are powers of two, or all equal
         unit = max(array.chunk_rows for array in arrays)
         wanted = _SHARD_BYTES // max(1, sum(array.spec.nbytes for array in arrays))
-        few = max(1, -(-rows // (unit * _FEW_PARTS)))
+        few = max(1, -(-rows // (unit * FEW_PARTS)))
         shard = max(1, min(wanted // unit, few)) * unit
     return Layout(rows, shard, compression, arrays)
 

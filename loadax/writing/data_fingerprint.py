@@ -36,7 +36,7 @@ from loadax.sources.checks import chunk_starts
 from loadax.writing.keys import keys_below, own_keys
 
 _MOST_FILES = 1 << 14
-_MOST_MEMORY = 64 << 20  # bytes
+MOST_MEMORY = 64 << 20  # bytes
 _SAMPLE_BYTES = 64 << 20  # that a sample of rows may decode
 _LEAST_ROWS = 3
 _PLAIN = (
@@ -53,7 +53,7 @@ _PLAIN = (
 def identify(source: BaseSource) -> dict[str, str | None]:
     """Digests of a source's files and of its data in memory; None for a part that it does not have."""
     # one at a time: they may be copies
-    arrays = (array for part in walk(source) for array in part.held(_MOST_MEMORY))
+    arrays = (array for part in walk(source) for array in part.held(MOST_MEMORY))
     first = next(arrays, None)
     if first is None:
         memory = None

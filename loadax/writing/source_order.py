@@ -33,8 +33,8 @@ from loadax.writing.chunk_layout import Layout
 from loadax.writing.store_parts import StoreParts, ahead, rows_per_read
 from loadax.writing.written_rows import Written
 
-_SPAN_BYTES = 8 << 20  # one read of the source, at least a chunk
-_FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in memory
+SPAN_BYTES = 8 << 20  # one read of the source, at least a chunk
+FEWER_CHUNKS = 3  # times fewer decoded chunks, which pay for keeping rows in memory
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def in_source_order(
         decodes = _decodes(rows, layout, wanted, parts.workers)
     else:
         decodes = 0.0
-    if not isinstance(rows, Written) or decodes <= _FEWER_CHUNKS:
+    if not isinstance(rows, Written) or decodes <= FEWER_CHUNKS:
         yield parts
         return
     size = layout.row_bytes * sum(map(parts.rows_of, wanted))
@@ -206,9 +206,7 @@ def _spans(rows: Written, row_bytes: int) -> list[tuple[int, int]]:
     length = len(source)
     assert starts is not None
     repeats = max(1, order.size // length)
-    wanted = _SPAN_BYTES // (
-        max(rows.reader.source_row_bytes, row_bytes, 1) * repeats
-    )
+    wanted = SPAN_BYTES // (max(rows.reader.source_row_bytes, row_bytes, 1) * repeats)
     lows = [
         int(low) for low in starts[:: max(1, wanted // largest_chunk(starts, length))]
     ]

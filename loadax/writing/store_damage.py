@@ -36,8 +36,8 @@ from loadax.writing.survey import (
 
 _PIECE_BYTES = 64 << 20  # largest read, unless a single chunk is larger
 _AHEAD_BYTES = 128 << 20  # bytes of concurrent reads of a part
-_PARTS_AT_ONCE = 2
-_PART_BYTES = 256 << 20
+PARTS_AT_ONCE = 2
+PART_BYTES = 256 << 20
 _MOST_PARTS = 512
 _AHEAD = 64  # concurrent reads
 _CHUNKS_AT_ONCE = 1024  # concurrent chunk reads in a damaged piece
@@ -121,7 +121,7 @@ def verify(
         lambda parts: Entry(
             {}, {"damages": [json.loads(bytes(part["damages"])) for part in parts]}
         ),
-        PassOptions(_PARTS_AT_ONCE, engine, progress),
+        PassOptions(PARTS_AT_ONCE, engine, progress),
     )
     damages = list(_lacking(stored))
     found = [
@@ -186,7 +186,7 @@ def _plan(stored: Stored) -> _Check:
             size = _size(box) * _itemsize(array)
             if size > room:
                 pieces.append((name, []))
-                room = max(_PART_BYTES, stored.raw_bytes(name) // _MOST_PARTS)
+                room = max(PART_BYTES, stored.raw_bytes(name) // _MOST_PARTS)
             pieces[-1][1].append(box)
             room -= size
     return _Check(stored, pieces, f"verifying {redact(stored.location)}")

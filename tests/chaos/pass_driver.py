@@ -19,7 +19,7 @@ SILENCE = 3.0  # seconds, so that no test waits a minute for tasks that executor
 
 def kept_rows(rows: int, index: Path, log: Path | None, **options: object) -> Dataset:
     """Filters the numbers below `rows`."""
-    with patch.object(kept_pass, "_FEW_PARTS", rows):
+    with patch.object(kept_pass, "FEW_PARTS", rows):
         return from_source(range(rows)).filter(noting(index, log), "third", index=index, progress=False, **options)  # type: ignore[arg-type]
 
 

@@ -298,7 +298,7 @@ def test_exception_of_a_function_without_python_code_names_the_row(
 
 def test_exceptions_of_loadax_itself_keep_their_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadax.cli.verify.verify", lambda *_: [1].index(0))
-    monkeypatch.setattr("loadax.cli.functions._LIBRARIES", (str(Path(__file__).parents[2]),))
+    monkeypatch.setattr("loadax.cli.functions.LIBRARIES", (str(Path(__file__).parents[2]),))
     with pytest.raises(ValueError, match="not in list"):
         main(["verify", "store.zarr"])
 

@@ -48,7 +48,7 @@ def test_a_subdirectory_is_a_store() -> None:
 
 
 def test_keys_of_a_run_closed_long_before_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_value, "_KEPT", 2)
+    monkeypatch.setattr(key_value, "KEPT", 2)
     monkeypatch.setattr(key_value, "_closed", deque())
     store, runs = memory_store(), LoaderRuns()
     for _ in range(4):

@@ -29,12 +29,12 @@ LIMITED_TRIES = 3 * RETRIES - 1  # refusals after which a request is sent again
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_LIMITED", (0.01,) * LIMITED_TRIES)
-    monkeypatch.setattr(attempts, "_PAUSES", (0.01,) * (RETRIES - 1))
-    monkeypatch.setattr(attempts, "_SECOND_TRY", 0.01)
-    monkeypatch.setattr(pace, "_HOLD", 0.001)
-    monkeypatch.setattr(pace, "_LONGEST", 0.01)
-    monkeypatch.setattr(pace, "_SLOWEST", 1000.0)
+    monkeypatch.setattr(attempts, "LIMITED", (0.01,) * LIMITED_TRIES)
+    monkeypatch.setattr(attempts, "PAUSES", (0.01,) * (RETRIES - 1))
+    monkeypatch.setattr(attempts, "SECOND_TRY", 0.01)
+    monkeypatch.setattr(pace, "HOLD", 0.001)
+    monkeypatch.setattr(pace, "LONGEST", 0.01)
+    monkeypatch.setattr(pace, "SLOWEST", 1000.0)
     monkeypatch.setattr(array, "PAUSES", (0.01, 0.02))
 
 
@@ -43,8 +43,8 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of TensorStore without their pauses."""
     from loadax.files import kvstore
 
-    monkeypatch.setitem(kvstore._BACKOFF, "initial_delay", "1ms")
-    monkeypatch.setitem(kvstore._BACKOFF, "max_delay", "2ms")
+    monkeypatch.setitem(kvstore.BACKOFF, "initial_delay", "1ms")
+    monkeypatch.setitem(kvstore.BACKOFF, "max_delay", "2ms")
 
 
 @pytest.fixture
@@ -171,10 +171,10 @@ def test_request_is_sent_again_where_that_may_help(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After each fault, until the error of the last one. Pauses are up to a fifth shorter or longer."""
-    monkeypatch.setattr(attempts, "_LIMITED", (10, 20))
-    monkeypatch.setattr(attempts, "_TOLD", 1)
-    monkeypatch.setattr(attempts, "_PAUSES", (1, 2, 3, 4, 5) if len(pauses) == 5 else (0.2,))
-    monkeypatch.setattr(attempts, "_SECOND_TRY", 0.2)
+    monkeypatch.setattr(attempts, "LIMITED", (10, 20))
+    monkeypatch.setattr(attempts, "TOLD", 1)
+    monkeypatch.setattr(attempts, "PAUSES", (1, 2, 3, 4, 5) if len(pauses) == 5 else (0.2,))
+    monkeypatch.setattr(attempts, "SECOND_TRY", 0.2)
     tries = attempts.Attempts("s3://bucket/key", is_known)
     for pause in pauses:
         assert 0.8 * pause <= tries.pause(fault, is_paced=True) <= 1.2 * pause
@@ -186,8 +186,8 @@ def test_request_is_sent_again_where_that_may_help(
 
 def test_first_refusal_of_a_server_without_limits_is_soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be by chance; of a server that limits requests, it is not."""
-    monkeypatch.setattr(attempts, "_LIMITED", (10, 20))
-    monkeypatch.setattr(attempts, "_PAUSES", (1, 2))
+    monkeypatch.setattr(attempts, "LIMITED", (10, 20))
+    monkeypatch.setattr(attempts, "PAUSES", (1, 2))
     refusal = GenericError("status code: 503")
     for is_paced, first in ((False, 1), (True, 10)):
         tries = attempts.Attempts("s3://bucket/key", True)

@@ -128,7 +128,7 @@ def test_a_map_that_fails_leaves_its_addresses_reserved(tmp_path: Path, monkeypa
 
 
 def test_a_stream_keeps_a_bounded_number_of_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.files.byte_stream._MOST_MAPS", 4)
+    monkeypatch.setattr("loadax.files.byte_stream.MOST_MAPS", 4)
     for index in range(8):
         (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
     stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(8)])
@@ -195,7 +195,7 @@ def test_large_files_begin_at_huge_pages_so_that_the_kernel_maps_them_so(tmp_pat
 def test_rows_of_all_files_are_rows_of_one_table_while_addresses_suffice(
     row_bytes: int, count: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.files.byte_stream._RESERVED", most)
+    monkeypatch.setattr("loadax.files.byte_stream.RESERVED", most)
     expected = np.random.default_rng(0).integers(0, 256, (5, count, row_bytes), np.uint8)
     for index, content in enumerate(expected):
         (tmp_path / str(index)).write_bytes(content.tobytes())
@@ -214,7 +214,7 @@ def test_rows_of_all_files_are_rows_of_one_table_while_addresses_suffice(
 @pytest.mark.parametrize("size", [2, 7, 4096, 5000])
 def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that end in a page, begin in one or have none, with and without maps dropped in between."""
-    monkeypatch.setattr("loadax.files.byte_stream._MOST_MAPS", 3 if size == 7 else 100)
+    monkeypatch.setattr("loadax.files.byte_stream.MOST_MAPS", 3 if size == 7 else 100)
     random = np.random.default_rng(size)
     segments, contents = [], []
     for index, (begin, length) in enumerate(
@@ -243,7 +243,7 @@ def test_parts_of_files_of_any_place_and_length(size: int, tmp_path: Path, monke
 
 def test_files_that_are_not_side_by_side_are_half_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is reserved between two mapped files is a map of the process too."""
-    monkeypatch.setattr("loadax.files.byte_stream._MOST_MAPS", 32)
+    monkeypatch.setattr("loadax.files.byte_stream.MOST_MAPS", 32)
     for index in range(200):
         (tmp_path / str(index)).write_bytes(bytes([index]) * 10)
     stream = MappedSegments([FileSpan(str(tmp_path / str(index)), 0, 10) for index in range(200)])

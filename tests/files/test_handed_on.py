@@ -22,8 +22,8 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], RunOpening
     numbers = [count(1), count(1)]
     monkeypatch.setattr(handed_on, "this_process", lambda: process.value)
     monkeypatch.setattr(handed_on, "register_exit", lambda: None)
-    monkeypatch.setattr(handed_on, "_BEGINS", 0.3)
-    monkeypatch.setattr(handed_on, "_VISIBLE", 0.3)
+    monkeypatch.setattr(handed_on, "BEGINS", 0.3)
+    monkeypatch.setattr(handed_on, "VISIBLE", 0.3)
 
     def opening(index: int, key: str) -> RunOpening:
         process.value = Process(index, 2)
@@ -40,7 +40,7 @@ def nothing() -> bytes | None:
 
 
 def test_what_is_told_arrives(openings: Callable[[int, str], RunOpening], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed_on, "_MESSAGE", 4)  # in several messages
+    monkeypatch.setattr(handed_on, "MESSAGE", 4)  # in several messages
     for key in ("a", "b"):
         openings(0, key).tell(CONTENT + key.encode())
     for key in ("a", "b"):
@@ -73,7 +73,7 @@ def test_a_process_reads_for_itself_where_process_0_fails(openings: Callable[[in
 def test_what_is_too_long_is_read_from_the_index(
     openings: Callable[[int, str], RunOpening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handed_on, "_MOST", 4)
+    monkeypatch.setattr(handed_on, "MOST", 4)
     openings(0, "a").tell(CONTENT)
     openings(0, "b").tell(CONTENT)
     found: Iterator[bytes | None] = iter([None, b"of an earlier run", CONTENT])  # it takes a while to be there

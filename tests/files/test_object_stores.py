@@ -112,7 +112,7 @@ class TestS3:
                 pass
 
         with closing(LoopbackServer(Handler)) as server:
-            monkeypatch.setattr("loadax.files.object_stores._REGION_URL", server.url + "/{bucket}")
+            monkeypatch.setattr("loadax.files.object_stores.REGION_URL", server.url + "/{bucket}")
             assert settings("s3://bucket")["region"] == "region-of-bucket"
         assert settings("s3://bucket")["region"] == "us-east-1"
 

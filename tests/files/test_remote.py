@@ -205,7 +205,7 @@ def test_joined_ranges_end_and_memory_is_bounded(
     size = 30 * MIB
     content = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     content.tofile(tmp_path / "x")
-    monkeypatch.setattr("loadax.files.remote_stream._WAVE", 10 * MIB)
+    monkeypatch.setattr("loadax.files.remote_stream.WAVE", 10 * MIB)
     reader = RemoteSegments([FileSpan(f"{http_proxy.url}/x", 0, size)], Files())
     starts = np.arange(0, size, 64 << 10)
     out = np.empty((len(starts), 64 << 10), np.uint8)

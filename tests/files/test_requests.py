@@ -243,7 +243,7 @@ class TestFaults:
         assert answered >= 0.9 * rate * len(settled)
 
     def test_server_that_refuses_everything_ends_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attempts, "_LIMITED", (0.01, 0.02))
+        monkeypatch.setattr(attempts, "LIMITED", (0.01, 0.02))
         with closing(WebServer(lambda _: Sent(503))) as server:
             with pytest.raises(StorageError, match=r"f\.bin, bytes .*: the server answered 503 .*the server limits"):
                 Files().read(rows(server.url, 2))

@@ -48,7 +48,7 @@ def there_and_back(value: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_strings, "_BLOCK", 4)
+    monkeypatch.setattr(shared_strings, "BLOCK", 4)
 
 
 def array_of(source: Any) -> Any:
@@ -140,7 +140,7 @@ def test_reads_of_joined_sources_decode_the_rows_alone(monkeypatch: pytest.Monke
 
 
 def test_memory_of_pickling_and_unpickling_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_strings, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(shared_strings, "BLOCK", 1 << 10)
     count, length = 1 << 16, 64
     source = ArraySource(objects([f"{row:>{length}}" for row in range(count)]))
     tracemalloc.start()

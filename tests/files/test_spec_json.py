@@ -35,7 +35,7 @@ def test_json_is_that_of_the_spec(given: dict[str, Any]) -> None:
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 3)
+    monkeypatch.setattr(module, "MOST", 3)
     monkeypatch.setattr(module, "_known", {})
     for number in range(10):
         spec = ts.KvStore.Spec(f"memory://{number}/")

@@ -156,7 +156,7 @@ def test_compression_is_recognised_under_any_name(sample: Sample, tmp_path: Path
 def test_file_that_decompresses_to_too_much_is_refused(
     sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compression, "_MOST", 1 << 10)
+    monkeypatch.setattr(compression, "MOST", 1 << 10)
     path = sample.file(tmp_path / f"a{sample.ending}", [1] * 50_000)
     with pytest.raises(SourceError, match=rf"a{sample.ending}: its .* more than 200 times as many.*decompress it your"):
         sample.open(path, tmp_path / "kept")

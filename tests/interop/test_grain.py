@@ -123,7 +123,7 @@ def test_every_pass_reads_blocks(options: Any) -> None:
         assert len(source.reads) < 500  # threads may request a few rows while their block is read
     source.reads.clear()
     assert [row["x"] for row in out] == list(range(5000))
-    assert len(source.reads) <= 2 * (5000 // interop._BLOCK_ROWS + 1) + 1
+    assert len(source.reads) <= 2 * (5000 // interop.BLOCK_ROWS + 1) + 1
     assert sum(source.reads) <= 5000 + 2
 
 
@@ -144,14 +144,14 @@ def test_rows_far_apart_are_read_alone() -> None:
     for row in range(0, 100_000, 100):
         assert out[row]["x"] == row
     assert max(source.reads) == 1
-    assert len(out._blocks) <= interop._BLOCKS
+    assert len(out._blocks) <= interop.BLOCKS
 
 
 def test_blocks_of_large_rows_are_small() -> None:
     data = loadax.from_arrays({"x": np.zeros((40, 1 << 20), np.uint8)})
     out = to_map_dataset(data)
     list(out[:6].to_iter_dataset(OPTIONS[0]))
-    assert out._block_rows == interop._BLOCK_BYTES >> 20
+    assert out._block_rows == interop.BLOCK_BYTES >> 20
     assert max(len(block.rows) for block in out._blocks.values()) < 4
 
 

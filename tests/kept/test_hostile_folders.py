@@ -109,7 +109,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("thing", THINGS)
 @pytest.mark.usefixtures("victim")
 def test_thing_in_the_folder(thing: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_DEAD", 0.5)  # seconds that a claim holds without a sign of life
+    monkeypatch.setattr(parts, "DEAD", 0.5)  # seconds that a claim holds without a sign of life
     folder = interrupted(tmp_path / "index")
     (folder / name).unlink(missing_ok=True)
     THINGS[thing](folder / name)
@@ -251,7 +251,7 @@ def test_claim_that_names_no_process(owner: str, tmp_path: Path) -> None:
 
 
 def test_claim_of_a_process_with_too_large_a_number_is_dead(tmp_path: Path) -> None:
-    (tmp_path / "0.claim").symlink_to(f"{parts._HOST}.{10**200}.abc")
+    (tmp_path / "0.claim").symlink_to(f"{parts.HOST}.{10**200}.abc")
     folder = PartsFolder(tmp_path, "filter", 1)
     with folder.joined():
         assert folder.claim() == 0

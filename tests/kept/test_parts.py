@@ -83,7 +83,7 @@ def test_fresh_claim_without_a_sign_of_life_stands(tmp_path: Path) -> None:
 
 
 def test_worker_gives_signs_of_life_while_it_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TOUCH", 0.01)
+    monkeypatch.setattr(module, "TOUCH", 0.01)
     mark = tmp_path / "x.parts" / "0.worker"
     with folder(tmp_path, 1, []).computing(0):
         begun = mark.lstat().st_mtime_ns

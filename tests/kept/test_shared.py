@@ -27,7 +27,7 @@ def never() -> bool:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> KeyValueStore:
     monkeypatch.setattr(shared, "register_exit", lambda: None)
-    monkeypatch.setattr(shared, "_VISIBLE", 0.2)
+    monkeypatch.setattr(shared, "VISIBLE", 0.2)
     return memory_store()
 
 
@@ -114,8 +114,8 @@ def test_long_values_are_told_as_digests(length: int) -> None:
 def test_a_coordinator_that_does_not_answer_is_waited_for(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a while, which begins again with each answer."""
     monkeypatch.setattr(shared, "register_exit", lambda: None)
-    monkeypatch.setattr(shared, "_SILENT", 1.0)
-    monkeypatch.setattr(shared, "_POLL", 0.01)
+    monkeypatch.setattr(shared, "SILENT", 1.0)
+    monkeypatch.setattr(shared, "POLL", 0.01)
 
     calls = count(1)
 

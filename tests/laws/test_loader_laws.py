@@ -212,7 +212,7 @@ def test_pieces_and_workers_never_show(monkeypatch: pytest.MonkeyPatch, pieces: 
     if pieces == "random":
         monkeypatch.setattr(monitor, "PieceSizes", RandomPieces)
     else:
-        monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1e-9 if pieces == "tiny" else 1e9)
+        monkeypatch.setattr("loadax.loader.execution.piece_size.TARGET", 1e-9 if pieces == "tiny" else 1e9)
     data, tree = build("arrays", "lanes", RECIPES[-1])
     mesh = mesh_of(GRID)
     loader = Dataloader(data, 8, mesh=mesh, partition=P("data"), num_epochs=3, remainder="pad", num_workers=workers)

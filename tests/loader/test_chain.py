@@ -375,7 +375,7 @@ def test_both_phases_read_ahead_within_prefetch_bytes() -> None:
 def test_interrupt_where_the_next_phase_begins_loses_no_batch(
     where: str, ahead: bool, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.loader.iterator._EARLY", 64 if ahead else -1)
+    monkeypatch.setattr("loadax.loader.iterator.EARLY", 64 if ahead else -1)
     original, left = getattr(ThreadPool, where), [1, 1]
     served: list[Any] = []
 

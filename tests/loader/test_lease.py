@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from loadax import Dataloader, from_arrays, from_stream, mix
 from loadax.errors import ArgumentError, ClosedError, StateError, StreamError
-from loadax.loader.lease import LeasedPhase
+from loadax.loader.lease import RowsOfPhase
 
 WRONG: list[dict[str, Any]] = [
     {"end": -5},
@@ -124,7 +124,7 @@ def test_finished_steps_are_not_read_again() -> None:
 def test_interrupt_after_reading_loses_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     with loader().lease() as lease:
         with monkeypatch.context() as patch:
-            patch.setattr(LeasedPhase, "positions_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(RowsOfPhase, "positions_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 next(lease)
         assert next(lease).positions.tolist() == [0, 1, 2, 3]

@@ -80,8 +80,8 @@ def policy(monkeypatch: pytest.MonkeyPatch, **times: Any) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers have time for is short, so that no test waits for those that never answer."""
     policy(monkeypatch, first=0.01, least=0.05)
-    monkeypatch.setattr(engine, "_RETRY", 0.02)
-    monkeypatch.setattr(engine, "_FORGOTTEN", 1.0)
+    monkeypatch.setattr(engine, "RETRY", 0.02)
+    monkeypatch.setattr(engine, "FORGOTTEN", 1.0)
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_ctrl_c_while_workers_are_looked_for_shuts_down_what_was_made(monkeypatc
 
 
 def test_an_instance_that_breaks_is_not_opened_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.loader.remote.engine._RETRY", 0.01)
+    monkeypatch.setattr("loadax.loader.remote.engine.RETRY", 0.01)
 
     class Breaks(Placed):
         __module__ = Placed.__module__

@@ -221,7 +221,7 @@ def test_a_masked_row_keeps_its_position() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_close_ends_the_lanes(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may have files open. Threads that do not end in time keep them."""
-    monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", HANG)
+    monkeypatch.setattr(thread_pool, "CLOSE_TIMEOUT", HANG)
     left: list[int] = []
 
     def opened(lane: int, lanes: int) -> Iterator[Any]:

@@ -46,7 +46,7 @@ KEPT = json.loads((Path(__file__).parents[1] / "kept" / "packed_streams.json").r
 
 @pytest.fixture(autouse=True)
 def states_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "_STATE_SHARE", 1e9)  # or they would be skipped if they take longer than rows
+    monkeypatch.setattr(lane, "STATE_SHARE", 1e9)  # or they would be skipped if they take longer than rows
 
 
 def assert_same(steps: list[Any], expected: list[Any]) -> None:

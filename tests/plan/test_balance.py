@@ -43,8 +43,8 @@ def test_single_rows_are_balanced_below_the_blocks() -> None:
 def all_pairs(costs: Array) -> list[int]:
     """The arrangement, but for blocks of any size by comparing all pairs of rows, and dealing round by round."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(balance, "_MOST_PAIRED", 1 << 30)
-        patch.setattr(balance, "_FEW_BLOCKS", 0)
+        patch.setattr(balance, "MOST_PAIRED", 1 << 30)
+        patch.setattr(balance, "FEW_BLOCKS", 0)
         return arrangement(costs).tolist()
 
 

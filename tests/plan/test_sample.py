@@ -39,7 +39,7 @@ def test_proportions_and_independence() -> None:
 
 
 def test_the_inverse_looks_at_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", 7)
     order = Sampled(Sliced(Sequential(12), 11, -2, 6), np.cumsum(WEIGHTS), 40, 1, "digest")
     asked = np.array([11, 7, 7, 0, 5, 99])
     epochs = np.array([0, 0, 2, 0, 2, 0])

@@ -48,7 +48,7 @@ def test_many_rows_are_looked_at_in_pieces(
     build: Callable[[], Order], verb: Callable[[Order], Order], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = rows(verb(build()))
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", 7)
     assert rows(verb(build())) == whole
 
 
@@ -57,7 +57,7 @@ def test_the_rows_that_are_met(build: Callable[[], Order], monkeypatch: pytest.M
     order = build()
     expected = [row in set(rows(order)) for row in range(ROWS)]
     assert met_rows(order, "filter", ROWS).tolist() == expected
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", 7)
     assert met_rows(Repeated(Shuffled(order, 1), 2), "filter", ROWS).tolist() == expected
 
 

@@ -28,7 +28,7 @@ def index_remote_files(urls: list[str], folder: str) -> None:
         sleep(0.1)
         return examples.scan_examples(location, size)
 
-    file_index._AT_ONCE = 1
+    file_index.AT_ONCE = 1
     webdataset.RECORDS = examples.RECORDS._replace(scan=scan)  # type: ignore[attr-defined]
     assert len(loadax.from_webdataset(urls, index=f"{folder}/index")) == 3 * len(urls)
 

@@ -116,7 +116,7 @@ def refusals(folder: str) -> None:
     assert "filter.json" not in files(Path(folder))
     me = this_process()
     own = f"{folder}/{me.index}"
-    common._VISIBLE = 1.0  # seconds
+    common.VISIBLE = 1.0  # seconds
     if me.index == 0:
         assert sorted(rows_of(data().filter(small, index=own))) == SMALL
     else:

@@ -68,7 +68,7 @@ def wait_for_the_end(*, collecting: bool = False) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits for the threads, however long these need on a busy machine."""
-    monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", HANG)
+    monkeypatch.setattr(thread_pool, "CLOSE_TIMEOUT", HANG)
 
 
 def end_of_the_data(made: Dataloader) -> None:
@@ -539,7 +539,7 @@ def test_set_state_does_not_wait_for_busy_processes(monkeypatch: pytest.MonkeyPa
     data = from_arrays({"x": np.arange(8 * 1000)}).map(busy)
     with iter(Dataloader(data, 8, num_workers=1, worker_type="process")) as batches:
         next(batches)
-        monkeypatch.setattr(thread_pool, "_CLOSE_TIMEOUT", 0.1)
+        monkeypatch.setattr(thread_pool, "CLOSE_TIMEOUT", 0.1)
         before = [thread for thread in threading.enumerate() if thread.name.startswith("loadax")]
         assert before
         batches.set_state(100)

@@ -67,7 +67,7 @@ def test_the_state_is_of_the_rows_that_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("many", [1, 7, 1024])
 def test_runs_and_threads_change_nothing(workers: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.row_index.scan._SPAN_ROWS", many)
+    monkeypatch.setattr("loadax.row_index.scan.SPAN_ROWS", many)
     assert rows_of(data().shuffle(0).filter(small, workers=workers)) == rows_of(data().filter(small).shuffle(0))
 
 

@@ -124,7 +124,7 @@ def test_silent_process_of_another_host_is_dead_after_a_while(tmp_path: Path) ->
     with shared.joined():
         assert [shared.claim() for _ in range(4)] == [0, 1, 2, None]
         assert not shared.is_complete()
-        old = (tmp_path / "host.1.abc.alive").stat().st_mtime - parts._DEAD - 1
+        old = (tmp_path / "host.1.abc.alive").stat().st_mtime - parts.DEAD - 1
         os.utime(tmp_path / "host.1.abc.alive", (old, old))
         shared._next_look = 0.0
         assert shared.claim() == 3
@@ -163,7 +163,7 @@ def interrupted(index: Path, rows: int = 400, key: str = "v1") -> None:
 
 
 def test_unfinished_lengths_of_a_stopped_pass_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.packing.documents._DOCUMENTS_PER_READ", 4)
+    monkeypatch.setattr("loadax.packing.documents.DOCUMENTS_PER_READ", 4)
     monkeypatch.setattr("loadax.packing.documents.part_size", lambda *_: 64)
     begun, fails = threading.Event(), True
 
@@ -470,7 +470,7 @@ def test_parts_that_were_cut_in_another_way_are_not_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(tmp_path)
-    monkeypatch.setattr("loadax.kept.kept_pass._FEW_PARTS", 40)  # as another version of loadax might
+    monkeypatch.setattr("loadax.kept.kept_pass.FEW_PARTS", 40)  # as another version of loadax might
     assert rows_of(data().filter(small, "v1", index=tmp_path)) == SMALL
     assert "of which parts differs; they are deleted now" in caplog.text
 

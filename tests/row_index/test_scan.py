@@ -40,7 +40,7 @@ def test_no_chunk_is_in_two_runs(chunks: Any) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1024, 5000])
 @pytest.mark.parametrize("chunks", [None, 10, np.array([0, 3, 900])], ids=str)
 def test_parts_have_every_selected_row_once(size: int, chunks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.row_index.scan._SPAN_ROWS", size)
+    monkeypatch.setattr("loadax.row_index.scan.SPAN_ROWS", size)
     reader = (from_arrays({"x": VALUES}) if chunks is None else chunked(chunks)[0]).reader
     met = np.zeros(2000, bool)
     met[[5, 6, 7, 1200, 1999]] = True
@@ -78,7 +78,7 @@ def test_parts_depend_on_numbers_alone(total: int, few: int, many: int, most: in
     met = np.array(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), bool)
     reader = from_arrays(np.arange(max(1, total))).reader
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_FEW_PARTS", few), ("_MANY_PARTS", many), ("_PART_ROWS", most)):
+        for name, value in (("FEW_PARTS", few), ("MANY_PARTS", many), ("PART_ROWS", most)):
             patch.setattr(kept_pass, name, value)
         parts = rows_of_parts(reader, met)
     assert np.concatenate([np.empty(0, np.int64), *parts]).tolist() == np.flatnonzero(met).tolist()

@@ -78,7 +78,7 @@ def test_row_group_of_adjacent_columns_is_downloaded_once(tmp_path: Path, http_p
 def test_row_groups_are_requested_together_up_to_a_number_of_bytes(
     most: int, together: list[int], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.sources.tables.parquet.parquet_files._TOGETHER", most)
+    monkeypatch.setattr("loadax.sources.tables.parquet.parquet_files.TOGETHER", most)
     requested, request = [], ParquetFiles._requested
 
     def counted(self: ParquetFiles, groups: Sequence[RowGroup], columns: Sequence[Names]) -> Any:

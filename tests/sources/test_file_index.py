@@ -18,7 +18,7 @@ FEW, MOST, WORTH = 4, 8, 50
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=60), remote=st.booleans())
 def test_parts_are_consecutive_files_and_few(sizes: list[int], remote: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_FEW_PARTS", FEW), ("_PARTS", MOST), ("_PART", WORTH)):
+        for name, value in (("FEW_PARTS", FEW), ("PARTS", MOST), ("PART", WORTH)):
             patch.setattr(file_index, name, value)
         work = file_index._work(Any, Any, [], sizes, remote)  # type: ignore[arg-type]
     parts = [sizes[first:end] for first, end in pairwise(work.firsts)]

@@ -105,4 +105,4 @@ def test_extra_of_a_format_installs_what_reads_it(record: Format) -> None:
 
 def test_first_bytes_of_every_record_are_looked_at_before_the_records() -> None:
     never = Format("from_nothing", "a file without first bytes of its own").magic
-    assert {record.magic for record in formats._KNOWN} - {never} == {*magic.ALL}
+    assert {record.magic for record in formats.KNOWN} - {never} == {*magic.ALL}

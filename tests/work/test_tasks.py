@@ -194,7 +194,7 @@ def test_executor_has_at_most_64_tasks_a_worker_and_256_in_all(
     engine = world.make()
     if workers is not None:
         engine._max_workers = workers  # type: ignore[attr-defined]
-    world.run(engine, window=kept_pass._WINDOW)
+    world.run(engine, window=kept_pass.WINDOW)
     assert largest == most
 
 

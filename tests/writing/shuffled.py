@@ -80,7 +80,7 @@ def main(
     **arguments: Any,
 ) -> None:
     """Writes the store."""
-    source_order._SPAN_BYTES = 64 << 10
+    source_order.SPAN_BYTES = 64 << 10
     if endless_part is not None:
         read = source_order.SourceOrder.read
 

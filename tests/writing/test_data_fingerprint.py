@@ -121,7 +121,7 @@ def test_a_pack_of_other_documents_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_beyond_64_mib_rows_are_compared_that_lie_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_fingerprint, "_MOST_MEMORY", 8 * 100)
+    monkeypatch.setattr(data_fingerprint, "MOST_MEMORY", 8 * 100)
     before = identify(arrays(OLD).source)
     assert identify(arrays(ONE).source) in (before, {"files": None, "memory": identify(arrays(ONE).source)["memory"]})
     assert identify(arrays(NEW).source) != before

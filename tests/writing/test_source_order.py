@@ -35,8 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:shuffle.seed. of data whose chun
 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_order, "_SPAN_BYTES", 20 << 10)
-    monkeypatch.setattr(source_order, "_FEWER_CHUNKS", 2)
+    monkeypatch.setattr(source_order, "SPAN_BYTES", 20 << 10)
+    monkeypatch.setattr(source_order, "FEWER_CHUNKS", 2)
 
 
 def plainly(dataset: Dataset, path: Path, **arguments: Any) -> dict[str, bytes]:
@@ -103,8 +103,8 @@ def test_bytes_are_those_of_reads_in_shuffled_order(
     arguments: dict[str, Any] = {"chunk_rows": 2, "shard_rows": data.draw(st.sampled_from([8, 20])), "workers": 2}
     expected = plainly(dataset, folder / "plain", **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_order, "_FEWER_CHUNKS", 0)
-        patch.setattr(source_order, "_SPAN_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(source_order, "FEWER_CHUNKS", 0)
+        patch.setattr(source_order, "SPAN_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         for index in range(count):
             write_zarr(dataset, folder / "one_pass", shard=(index, count) if count > 1 else None, **arguments)
     assert files(folder / "one_pass") == expected
@@ -230,7 +230,7 @@ def test_shards_larger_than_half_of_memory(
 
 def test_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
-    monkeypatch.setattr(memory, "_LIMITS", limits)
+    monkeypatch.setattr(memory, "LIMITS", limits)
     whole = memory.machine_memory.__wrapped__
     of_machine = whole()
     for content, expected in (("max\n", of_machine), ("1048576\n", 1 << 20), (str(1 << 62), of_machine)):

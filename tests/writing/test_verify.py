@@ -237,8 +237,8 @@ def test_interrupted_check_goes_on(path: Path, tmp_path: Path, monkeypatch: pyte
         for file in [damaged, *damaged.rglob("*")]:
             if file.is_file():
                 file.write_bytes(file.read_bytes()[:-9])
-    monkeypatch.setattr(verify_module, "_PART_BYTES", 1)
-    monkeypatch.setattr(verify_module, "_PARTS_AT_ONCE", 1)
+    monkeypatch.setattr(verify_module, "PART_BYTES", 1)
+    monkeypatch.setattr(verify_module, "PARTS_AT_ONCE", 1)
     expected = _places(verify(path))
     assert expected
     read, boxes, is_first = verify_module._read, list[object](), True

@@ -157,7 +157,7 @@ def test_store_of_an_earlier_version_is_resumed_by_its_own_parts(
 ) -> None:
     spec = {str(index): ArraySpec((width,), np.dtype(np.int16)) for index, width in enumerate(shapes)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.writing.chunk_layout._FEW_PARTS", 1)  # as loadax 0.1.0 did
+        patch.setattr("loadax.writing.chunk_layout.FEW_PARTS", 1)  # as loadax 0.1.0 did
         earlier = plan_layout(spec, rows, Sizes(chunk))
     begun = earlier.shard_rows if divides(chunk, earlier.shard_rows) else None
     assert plan_layout(spec, rows, Sizes(chunk, begun)) == earlier

@@ -42,7 +42,7 @@ from loadax.sharding.own_devices import OwnDevices, Program
 
 _UNKNOWN_LIMIT = 4 << 30  # bytes, for devices that don't report their memory
 _PART_OF_DEVICE = 4  # a quarter of a device's memory; the rest is for training
-_BLOCK_BYTES = 8 << 20  # bytes to read and place at a time
+BLOCK_BYTES = 8 << 20  # bytes to read and place at a time
 
 
 def check_fixed(dataset: Dataset, options: LoaderOptions) -> None:
@@ -164,7 +164,7 @@ class DeviceCache:
         row_bytes = sum(
             leaf.dtype.itemsize * prod(leaf.spec.shape) for leaf in self._batch.leaves
         )
-        most = max(1, min(_BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
+        most = max(1, min(BLOCK_BYTES, options.prefetch_bytes) // max(1, row_bytes))
         # as few blocks as possible, of about equal size
         height = -(-rows // -(-rows // most))
         grid = grid_of(self._mesh)

@@ -6,7 +6,7 @@ from typing import final
 
 _WEIGHT = 0.25  # weight of a new measurement in the running averages
 # seconds
-_SHORTEST_BACKOFF = 0.0005
+SHORTEST_BACKOFF = 0.0005
 _LONGEST_BACKOFF = 0.05
 # Tolerated share of waiting for rows: of a consumer that only takes batches, and of one that trains in between.
 _TOLERATED_WAIT = 0.2
@@ -62,7 +62,7 @@ class ConsumerPace:
         ):
             return _LONGEST_BACKOFF
         return min(
-            max(self._away / 2, _SHORTEST_BACKOFF) * 2.0 ** min(tries, 16),
+            max(self._away / 2, SHORTEST_BACKOFF) * 2.0 ** min(tries, 16),
             _LONGEST_BACKOFF,
         )
 

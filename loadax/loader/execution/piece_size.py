@@ -6,11 +6,11 @@ from typing import final
 from loadax.loader.metrics.stats import Timing
 
 # Seconds. Far above the cost of handing a piece to a thread, but small enough for the CPU caches of a core.
-_TARGET = 0.002
+TARGET = 0.002
 # times as long, at most, threads read a group of steps: no step of a group would be cut by itself
 _TOGETHER = 2
 # without workers: the batch before which a group is read waits for all of it
-_ALONE_TARGET = 0.001
+ALONE_TARGET = 0.001
 # A piece that takes longer than this multiple of its CPU time waits for a disk or a network, not for a core.
 _CONTENTION = 4
 # the steps of a group share memory, which is freed with the last of them
@@ -48,9 +48,9 @@ class PieceSizes:
         self._rows = max(1, rows_per_step)
         self._places = places
         self._elsewhere = bool(elsewhere)
-        self._target = elsewhere or _TARGET
+        self._target = elsewhere or TARGET
         self._group_target = elsewhere or (
-            _TOGETHER * _TARGET if workers else _ALONE_TARGET
+            _TOGETHER * TARGET if workers else ALONE_TARGET
         )
         self._splits = workers > 1
         self._weight = self._mean_rows = self._mean_seconds = self._spread = (

@@ -32,7 +32,7 @@ from loadax.reader import Reader
 from loadax.sharding.placer import Placer
 
 # Visits computed per call. Amortises the fixed cost of a call and the wait for the GIL.
-_LOOKAHEAD = 1 << 16
+LOOKAHEAD = 1 << 16
 
 _MOST_STEPS = 256  # lanes are sorted step by step, and no batch should wait for more
 
@@ -57,7 +57,7 @@ class VisitLookahead:
             rows = len(positions)
         else:
             rows = max(size for _, size in plan.schedule)
-        self._most = max(1, min(_LOOKAHEAD // max(1, rows), _MOST_STEPS))
+        self._most = max(1, min(LOOKAHEAD // max(1, rows), _MOST_STEPS))
         self._ahead = 1
         self._lock = threading.Lock()
         # Several workers may read steps of different blocks at the same time.

@@ -11,7 +11,7 @@ from loadax.loader.execution.scheduler import PrefetchScheduler
 from loadax.loader.slots import PieceExecutor
 
 # Seconds that closing waits for running tasks, in total. The threads are daemons, so they don't block interpreter exit.
-_CLOSE_TIMEOUT = 1.0
+CLOSE_TIMEOUT = 1.0
 _NAME = "loadax-worker-"
 
 
@@ -70,7 +70,7 @@ class ThreadPool:
         self._scheduler.close()
         if threading.current_thread().name.startswith(_NAME):
             return False
-        deadline = monotonic() + _CLOSE_TIMEOUT
+        deadline = monotonic() + CLOSE_TIMEOUT
         for thread in (
             thread for thread in self._threads if thread.ident is not None
         ):

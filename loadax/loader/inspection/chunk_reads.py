@@ -24,7 +24,7 @@ from loadax.sources.base import BaseSource
 from loadax.sources.checks import chunk_starts
 from loadax.sources.wrappers.chunk_cache import chunk_of, chunk_sizes
 
-_MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
+MOST_ENTRIES = 1 << 20  # rows to sample per step over all hosts
 _HOSTS_WITH_CHUNKS = 16  # hosts to sample for the open chunks of a block shuffle
 _MOST_CALLS = 1 << 12  # calls of the source's `locate_visit`
 
@@ -118,7 +118,7 @@ def chunk_reads(
     length = len(levels[-1])
     if starts is None:
         return None
-    groups = sample_groups(host_rows, _MOST_ENTRIES)
+    groups = sample_groups(host_rows, MOST_ENTRIES)
     positions = [host_rows.positions(int(group[0])) for group in groups]
     group_of = np.repeat(
         np.arange(len(groups)),

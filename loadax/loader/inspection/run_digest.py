@@ -15,7 +15,7 @@ from loadax.loader.options import without
 from loadax.plan.steps import Steps
 from loadax.protocols import Integers
 
-_AT_ONCE = 1 << 18  # visits to hash at a time
+AT_ONCE = 1 << 18  # visits to hash at a time
 
 
 class DigestedSteps(NamedTuple):
@@ -40,7 +40,7 @@ def digest_of(digested: Iterable[DigestedSteps]) -> str:
     for plan, steps, quarantine, offset in digested:
         for begin, end in pairwise([*plan.changes(steps), steps.stop]):
             positions = np.arange(plan.segment_of(begin)[0].batch_size)
-            at_once = max(1, _AT_ONCE // len(positions))
+            at_once = max(1, AT_ONCE // len(positions))
             for first in range(begin, end, at_once):
                 some = range(first, min(first + at_once, end))
                 visits = without(plan.visits_of(some, positions), quarantine)

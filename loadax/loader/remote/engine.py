@@ -43,8 +43,8 @@ _STILLBORN_TEXT = (
 )
 _WATCH = 5.0  # seconds between two looks at which workers there are
 # seconds between two attempts to reach workers, and until one counts as lost
-_RETRY = 1.0
-_FORGOTTEN = 10.0
+RETRY = 1.0
+FORGOTTEN = 10.0
 
 # What tasks call that only show that there is a worker.
 _PROBE = PayloadSource("", "remote", {}, None)
@@ -262,8 +262,8 @@ class TaskEngine:
     def _look_for_workers(self) -> None:
         """Gives out small tasks until one is answered, if need be to a new executor."""
         answers: Answers = SimpleQueue()
-        asked = -_FORGOTTEN
-        while not self._over.wait(_RETRY):
+        asked = -FORGOTTEN
+        while not self._over.wait(RETRY):
             if not self.is_lost:
                 log.info("remote=: workers answer again")
                 return
@@ -274,7 +274,7 @@ class TaskEngine:
                 self._engine, Executor
             ):
                 return  # it can't be used any more
-            if answers.empty() and perf_counter() - asked < _FORGOTTEN:
+            if answers.empty() and perf_counter() - asked < FORGOTTEN:
                 continue
             answers = SimpleQueue()
             try:
@@ -282,7 +282,7 @@ class TaskEngine:
                 if self._submit(answers, (_PROBE,)):
                     asked = perf_counter()
                 else:
-                    asked = -_FORGOTTEN
+                    asked = -FORGOTTEN
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 log.debug("remote=: no executor: %s", error)
 

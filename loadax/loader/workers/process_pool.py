@@ -26,7 +26,7 @@ from loadax.work.pickling import unpickle_answer
 # seconds that all workers together have to exit before they are killed
 _CLOSE_TIMEOUT = 1.0
 _MAX_RETRIES = 2  # workers that a piece may kill before it fails
-_PIECE_SECONDS = 0.012  # each piece costs the training process 0.25 ms
+PIECE_SECONDS = 0.012  # each piece costs the training process 0.25 ms
 _SETTLING = 0.6  # seconds until a new worker process has started and loaded its job
 # pieces per worker: it starts the next one while the answer to the previous one is delivered
 _PIECES_PER_WORKER = 2
@@ -60,7 +60,7 @@ class ProcessPool:
             workers=workers,
             concurrency=_PIECES_PER_WORKER * workers,
             first=_PIECES_PER_WORKER * self._started,
-            piece_seconds=_PIECE_SECONDS,
+            piece_seconds=PIECE_SECONDS,
             settling=_SETTLING,
         )
         self._handles: list[WorkerHandle] = []

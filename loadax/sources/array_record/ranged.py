@@ -29,8 +29,8 @@ from loadax.sources.array_record.record_files import RecordFile
 from loadax.sources.checks import check_rows
 
 _TAIL = 2 * BLOCK  # last bytes of a file, which have most footers
-_KEPT = 64 << 20  # bytes of decoded chunks that are kept
-_OVERHEAD = 2 << 10  # bytes of objects of a chunk, which may be more than its records
+KEPT = 64 << 20  # bytes of decoded chunks that are kept
+OVERHEAD = 2 << 10  # bytes of objects of a chunk, which may be more than its records
 _SIZE = 8  # bytes of the offset that is kept with a footer
 
 
@@ -73,7 +73,7 @@ class RangedRecords:
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
         # Files may have millions of chunks: not summed up in each step.
         decoded = sum(chunk.nbytes for chunk in self._chunks)
-        self._mean = _OVERHEAD + decoded / max(1, len(self._chunks))
+        self._mean = OVERHEAD + decoded / max(1, len(self._chunks))
         self.files = tuple(
             RecordFile(location, sum(chunk.records for chunk in chunks), 1)
             for location, (chunks, _) in zip(locations, found, strict=True)
@@ -132,7 +132,7 @@ class RangedRecords:
         with self._lock:
             ranges = [self._range(each) for each in indices if each not in self._kept]
         wanted = self._reader.wanted(ranges, once=True)
-        return [wanted._replace(kept=max(1, _KEPT // self._mean))]
+        return [wanted._replace(kept=max(1, KEPT // self._mean))]
 
     def read(self, rows: Integers) -> list[bytes]:
         """Reads the records at `rows`, in any order, repeats allowed.
@@ -164,7 +164,7 @@ class RangedRecords:
                     self._bytes += self._size(index)
                 self._kept.move_to_end(index)
                 futures[index] = self._kept[index]
-            while self._bytes > _KEPT and len(self._kept) > 1:
+            while self._bytes > KEPT and len(self._kept) > 1:
                 dropped, _ = self._kept.popitem(last=False)
                 self._bytes -= self._size(dropped)
         try:
@@ -203,7 +203,7 @@ class RangedRecords:
 
     def _size(self, index: int) -> int:
         """Bytes that a decoded chunk takes."""
-        return self._chunks[index].nbytes + _OVERHEAD
+        return self._chunks[index].nbytes + OVERHEAD
 
     def _range(self, index: int) -> ByteRange:
         location = self.files[self._file_of[index]].path

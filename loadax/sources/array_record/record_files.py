@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # recommended by the reader for random access
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _TRIED = 8  # spans that are timed to tell whether the files are slow
-_SLOW = 200e-6  # seconds per span: a local file takes a hundredth, a remote one more
-_SCAN = 2e-9  # seconds per chunk of the file: overhead of one call for many records
+SLOW = 200e-6  # seconds per span: a local file takes a hundredth, a remote one more
+SCAN = 2e-9  # seconds per chunk of the file: overhead of one call for many records
 _OPENERS = 8
 
 
@@ -148,7 +148,7 @@ class RecordFiles:
         records = self._one_by_one(spans[:_TRIED])
         span_seconds = (perf_counter() - began) / _TRIED
         rest = spans[_TRIED:]
-        if span_seconds < _SLOW:
+        if span_seconds < SLOW:
             if rest:
                 return records + self._one_by_one(rest)
             return records
@@ -156,7 +156,7 @@ class RecordFiles:
             file_spans = list(group)
             known = self.files[index]
             together = (
-                span_seconds * len(file_spans) > _SCAN * known.records / known.group
+                span_seconds * len(file_spans) > SCAN * known.records / known.group
             )
             records += (
                 self._together(index, file_spans)

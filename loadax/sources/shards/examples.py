@@ -25,7 +25,7 @@ from loadax.sources.shards.tar import Member, decoded, scan_members
 KEY = "__key__"
 
 # examples that are checked at a time, so that it takes little memory
-_TOGETHER = 1 << 13
+TOGETHER = 1 << 13
 _RESERVED = re.compile(rb"__[^/]*__(?:\.[^/]*)?")
 
 
@@ -158,8 +158,8 @@ def check_examples(entry: Entry, sizes: Integers) -> None:
         raise ValueError("the first members of the examples don't ascend from 0")
     if (ends[1:] < ends[:-1]).any() or (ends[-1] if examples else 0) != len(keys):
         raise ValueError("the ends of the keys don't ascend to their length")
-    for low in range(0, examples, _TOGETHER):
-        begins = firsts[low : low + _TOGETHER + 1]
+    for low in range(0, examples, TOGETHER):
+        begins = firsts[low : low + TOGETHER + 1]
         owners = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
         pairs = owners * len(names) + extensions[begins[0] : begins[-1]]
         if len(np.unique(pairs)) < len(pairs):

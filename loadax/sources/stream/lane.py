@@ -19,7 +19,7 @@ from loadax.sources.stream.blocks import BlockPart, BlockSpec
 OpenLane = Callable[[int, int, int], Any]
 
 # Share of a run's time that asking all lanes for their states may take. Resuming repeats the rows since the latest one.
-_STATE_SHARE = 0.05
+STATE_SHARE = 0.05
 
 # Stands for the end of an iterator.
 _NO_BLOCK = object()
@@ -207,7 +207,7 @@ class Lane:
         if state is not None:  # which would stand for the first row of the epoch
             self.states.append(LaneState(self.row, self._epoch, self._first, state))
         ended = perf_counter()
-        self._state_due = ended + self._lanes * (ended - began) / _STATE_SHARE
+        self._state_due = ended + self._lanes * (ended - began) / STATE_SHARE
 
     def close(self) -> None:
         """Drops the iterator, which may have files open. States remain."""

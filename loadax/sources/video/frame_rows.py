@@ -10,7 +10,7 @@ from loadax.sources.video.frame_table import FrameTable
 
 # Frames of a chunk: of a longer group of pictures each chunk is decoded from the keyframe on, so that no chunk takes
 # more memory than these.
-_LONGEST = 256
+LONGEST = 256
 
 
 class FrameRows(NamedTuple):
@@ -48,10 +48,10 @@ def frame_rows(table: FrameTable, fps: Fraction | None) -> FrameRows:
     files = table.files_of(frames)
     groups = np.flatnonzero(np.diff(files, prepend=-1))
     sizes = np.diff(table.firsts, append=len(table.times))
-    parts = -(-sizes // _LONGEST)
+    parts = -(-sizes // LONGEST)
     pictures = np.repeat(np.arange(len(parts)), parts)
     turns = np.arange(len(pictures)) - np.repeat(np.cumsum(parts) - parts, parts)
-    firsts = table.firsts[pictures] + turns * _LONGEST
+    firsts = table.firsts[pictures] + turns * LONGEST
     chunks = np.searchsorted(frames, firsts)
     # At a low rate, some have no row.
     filled = np.diff(chunks, append=len(frames)) > 0

@@ -18,7 +18,7 @@ from loadax.protocols import Array, ArraySpec, Boxes, Columns, Integers, Outputs
 
 _SMALL = 64  # bytes: larger leaves fill cache lines of their own
 _WIDEST = 512  # bytes of leaves side by side
-_BLOCK = 256 << 10  # bytes of rows that are gathered, and then split
+BLOCK = 256 << 10  # bytes of rows that are gathered, and then split
 
 
 @final
@@ -109,7 +109,7 @@ class RowArena:
             for each in wanted:
                 self._gather_leaf(places, *each, targets)
             return
-        step = _BLOCK // self.layout.width
+        step = BLOCK // self.layout.width
         block = RowArena(self.layout, step, allocate)
         for begin in range(0, len(places), step):
             part = places[begin : begin + step]

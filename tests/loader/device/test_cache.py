@@ -86,7 +86,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
     ids=[*EXTRAS, "in processes"],
 )
 def test_options_mean_the_same(extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 12 * 72)  # six blocks of 12 rows, the last of which begins early
     data, given = from_arrays(TREE).shuffle(seed=2), GIVEN | extra
     plain = {key: value for key, value in given.items() if key != "worker_type"}
     assert assert_same(Dataloader(data, keep_on_device=True, **given), Dataloader(data, **plain)) >= 4
@@ -139,7 +139,7 @@ def test_columns_are_read_once_and_only_if_a_device_holds_them() -> None:
 
 
 def test_blocks_overlap_by_less_than_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_BLOCK_BYTES", 16 * 72)
+    monkeypatch.setattr(cache, "BLOCK_BYTES", 16 * 72)
     source = ReadSource(TREE)
     loader = Dataloader(from_source(source), 8, keep_on_device=True)
     source.counts[:] = 0

@@ -82,4 +82,4 @@ def test_what_goes_to_an_accelerator_is_always_placed_ahead(clock: list[float]) 
     pace = ConsumerPace(to_accelerator=True)
     take(pace, clock, away=0.0001)
     assert pace.ahead  # though the consumer comes back at once
-    assert pace.backoff(0) == pacing._SHORTEST_BACKOFF
+    assert pace.backoff(0) == pacing.SHORTEST_BACKOFF

@@ -210,8 +210,8 @@ def test_worker_processes_share_a_batch_whose_rows_wait(machine: Machine) -> Non
 def test_a_loader_with_worker_processes_has_their_target(
     target: float, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadax.loader.workers.process_pool._PIECE_SECONDS", target)
-    monkeypatch.setattr("loadax.loader.execution.piece_size._TARGET", 1 / target)
+    monkeypatch.setattr("loadax.loader.workers.process_pool.PIECE_SECONDS", target)
+    monkeypatch.setattr("loadax.loader.execution.piece_size.TARGET", 1 / target)
     loader = Dataloader(from_arrays({"x": np.arange(64)}), 8, num_workers=1, worker_type="process", prefetch_bytes=1)
     with iter(loader) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(64).reshape(8, 8).tolist()
@@ -226,7 +226,7 @@ def test_small_steps_are_read_together_without_workers(
     target: float, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most a millisecond's worth: reading them one by one took twice as long as all the rest of a step."""
-    monkeypatch.setattr("loadax.loader.execution.piece_size._ALONE_TARGET", target)
+    monkeypatch.setattr("loadax.loader.execution.piece_size.ALONE_TARGET", target)
     mesh = data_parallel(jax.devices()[:4])
     with iter(Dataloader(from_arrays({"x": np.arange(4 * 256)}), 4, num_workers=0, mesh=mesh)) as batches:
         assert [batch["x"].tolist() for batch in batches] == np.arange(4 * 256).reshape(-1, 4).tolist()

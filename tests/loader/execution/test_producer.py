@@ -19,11 +19,11 @@ def test_visits_ahead(lookahead: int, asked: list[tuple[int, int]], endless: boo
     order = from_arrays(np.arange(50)).shuffle(seed=0, block=3, lanes=4).order
     plan = BatchPlan(order, 8, None if endless else 12, "pad")
     positions = np.array([1, 2, 6], np.int64)
-    before, producer._LOOKAHEAD = producer._LOOKAHEAD, lookahead
+    before, producer.LOOKAHEAD = producer.LOOKAHEAD, lookahead
     try:
         ahead = VisitLookahead(plan, positions, plan.num_steps)
     finally:
-        producer._LOOKAHEAD = before
+        producer.LOOKAHEAD = before
     for first, count in asked:
         visits = ahead(first, count)
         expected = plan.visits_of(range(first, first + count), positions)

@@ -66,7 +66,7 @@ def test_no_more_is_read_ahead_than_allowed(
 
 def test_nothing_is_read_ahead_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     # Steps that take less than half of it are read in pairs, as some do on a machine that is quick at the moment.
-    monkeypatch.setattr("loadax.loader.execution.piece_size._ALONE_TARGET", 0.0)
+    monkeypatch.setattr("loadax.loader.execution.piece_size.ALONE_TARGET", 0.0)
     source = Watched()
     with iter(Dataloader(from_source(source), 8, num_workers=0, prefetch=4)) as batches:
         for step in range(5):

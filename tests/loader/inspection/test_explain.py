@@ -157,7 +157,7 @@ def test_chunk_reads_samples_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = Dataloader(from_source(ChunkedSource(TREE["x"], 4)), BATCH, mesh=plan_mesh({"data": 16}, hosts=16))
     held = AllHosts(loader.phases[0].shard(), BATCH).rows
     for most, sampled in ((4, 4), (0, 1), (100, 16)):
-        monkeypatch.setattr("loadax.loader.inspection.chunk_reads._MOST_ENTRIES", most)
+        monkeypatch.setattr("loadax.loader.inspection.chunk_reads.MOST_ENTRIES", most)
         found = chunk_reads(loader.phases[0].plan, [0], held, loader.dataset.source)
         assert found is not None
         assert [len(figures) for figures in found] == [sampled] * 2

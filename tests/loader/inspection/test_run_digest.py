@@ -67,7 +67,7 @@ def test_digests_of_step_ranges_add_up() -> None:
 
 def test_blocks_of_steps_have_the_digest_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = loader_of().digest()
-    monkeypatch.setattr("loadax.loader.inspection.run_digest._AT_ONCE", 30)
+    monkeypatch.setattr("loadax.loader.inspection.run_digest.AT_ONCE", 30)
     assert loader_of().digest() == at_once
 
 

@@ -115,7 +115,7 @@ def test_threads_share_a_chunk(tmp_path: Path, http_proxy: FaultProxy) -> None:
 
 
 def test_chunks_that_are_not_used_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranged, "_KEPT", 20_000)
+    monkeypatch.setattr(ranged, "KEPT", 20_000)
     expected = records()
     found = RangedRecords([str(write(tmp_path / "a.array_record", expected, "group_size:4"))], Files())
     for rows in (np.arange(90), np.arange(90)[::-1]):
@@ -209,12 +209,12 @@ def test_offsets_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
 def test_kept_chunks_of_tiny_records_are_bounded_by_their_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranged, "_KEPT", 40 << 10)
+    monkeypatch.setattr(ranged, "KEPT", 40 << 10)
     path = write(tmp_path / "x.array_record", [bytes(10)] * 200, "group_size:1")
     found = RangedRecords([str(path)], Files())
     for row in range(200):
         assert found.read(np.array([row])) == [bytes(10)]
-    assert len(found._kept) == found.wanted(np.arange(1))[0].kept == 40 * 1024 // (10 + ranged._OVERHEAD)
+    assert len(found._kept) == found.wanted(np.arange(1))[0].kept == 40 * 1024 // (10 + ranged.OVERHEAD)
 
 
 def test_ranges_of_a_step_are_found_without_a_look_at_all_chunks(tmp_path: Path) -> None:

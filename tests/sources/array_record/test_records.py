@@ -67,7 +67,7 @@ def open_source(paths: Any, pad: int | None = None, truncate: bool = False, **ar
 
 @pytest.mark.parametrize("slow", [1e9, 0.0], ids=["one by one", "together"])
 def test_random_rows_with_repeats(slow: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_files, "_SLOW", slow)
+    monkeypatch.setattr(record_files, "SLOW", slow)
     source = open_source(folder)
     assert source.read(ROWS).tolist() == [RECORDS[row] for row in ROWS]
     for row in (0, 39, 40, 79, 80, 119):
@@ -88,14 +88,14 @@ def test_what_is_slow_is_read_together_unless_the_file_has_far_more_chunks_than_
 
     monkeypatch.setattr(record_files.RecordFiles, "_together", noticed)
     source = open_source(folder)
-    monkeypatch.setattr(record_files, "_SLOW", 1e9)  # whatever the machine does at the moment
+    monkeypatch.setattr(record_files, "SLOW", 1e9)  # whatever the machine does at the moment
     source.read(ROWS)
-    monkeypatch.setattr(record_files, "_SLOW", 0.0)
+    monkeypatch.setattr(record_files, "SLOW", 0.0)
     source.read(ROWS[:8])
-    monkeypatch.setattr(record_files, "_SCAN", 1e9)
+    monkeypatch.setattr(record_files, "SCAN", 1e9)
     source.read(ROWS)
     assert not together
-    monkeypatch.setattr(record_files, "_SCAN", 2e-9)
+    monkeypatch.setattr(record_files, "SCAN", 2e-9)
     source.read(ROWS)
     assert together == [0, 1, 2]
 
@@ -240,7 +240,7 @@ def test_files_without_anything(tmp_path: Path) -> None:
 def test_a_damaged_record_is_named(
     group: int, named: str, slow: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_files, "_SLOW", slow)
+    monkeypatch.setattr(record_files, "SLOW", slow)
     records = [np.random.default_rng(number).bytes(1000) for number in range(200)]
     path = write(tmp_path / "x", records, f"group_size:{group},uncompressed")
     content = bytearray(path.read_bytes())

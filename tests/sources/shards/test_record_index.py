@@ -37,8 +37,8 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def scanned(scan: Callable[[str, int], Any], content: bytes, window: int, batch: int) -> list[Any] | str:
     """What a scan of a remote file finds, or the text of its error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadax.sources.file_index._WINDOW", window)
-        patch.setattr("loadax.sources.tables.text.jsonl._WINDOW", max(4, window))
+        patch.setattr("loadax.sources.file_index.WINDOW", window)
+        patch.setattr("loadax.sources.tables.text.jsonl.WINDOW", max(4, window))
         for module in ("tar", "tfrecord"):
             patch.setattr(f"loadax.sources.shards.{module}._BATCH", batch)
         try:
@@ -120,8 +120,8 @@ def test_opening_tar_files_takes_at_most_60_bytes_a_member(
 ) -> None:
     """With an index that is written, and one that is read."""
     monkeypatch.setattr("loadax.sources.shards.tar._BATCH", 64)
-    monkeypatch.setattr("loadax.sources.file_index._MAPPED", 1 << 15)
-    monkeypatch.setattr("loadax.sources.shards.examples._TOGETHER", 64)
+    monkeypatch.setattr("loadax.sources.file_index.MAPPED", 1 << 15)
+    monkeypatch.setattr("loadax.sources.shards.examples.TOGETHER", 64)
     content = write_tar(tmp_path / "part", numbered(200)).read_bytes().rstrip(b"\0")
     content += bytes(-len(content) % 512)
     for folder, repeats in (("few", 1), ("many", 80)):

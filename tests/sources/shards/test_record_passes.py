@@ -101,9 +101,9 @@ def test_index_of_any_number_of_parts_is_the_same(
     for number in range(9):
         sample.file(tmp_path / "data" / f"{number}{sample.ending}", [number, number + 1][: 1 + number % 2])
     sample.open(tmp_path / "data", tmp_path / "a")
-    monkeypatch.setattr("loadax.sources.file_index._PART", 1)
-    monkeypatch.setattr("loadax.sources.file_index._FEW_PARTS", 1)
-    monkeypatch.setattr("loadax.sources.file_index._PARTS", most)
+    monkeypatch.setattr("loadax.sources.file_index.PART", 1)
+    monkeypatch.setattr("loadax.sources.file_index.FEW_PARTS", 1)
+    monkeypatch.setattr("loadax.sources.file_index.PARTS", most)
     sample.open(tmp_path / "data", tmp_path / "b")
     assert arrays(tmp_path / "a") == arrays(tmp_path / "b")
     assert sample.numbers(tmp_path / "data") == sample.numbers(tmp_path / "data", tmp_path / "b")

@@ -181,8 +181,8 @@ class TestTheIndex:
         self, tmp_path: Path, http_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Headers that cross the end of a window, members that are longer than one, and more files than at once."""
-        monkeypatch.setattr("loadax.sources.file_index._WINDOW", 700)
-        monkeypatch.setattr("loadax.sources.file_index._AT_ONCE", 2)
+        monkeypatch.setattr("loadax.sources.file_index.WINDOW", 700)
+        monkeypatch.setattr("loadax.sources.file_index.AT_ONCE", 2)
         for number in range(5):
             write_tar(tmp_path / f"{number}.tar", numbered(6, 6 * number))
         local = loadax.from_webdataset(tmp_path)

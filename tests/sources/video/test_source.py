@@ -178,7 +178,7 @@ def test_frames_are_turned_upright(tmp_path: Path) -> None:
 
 def test_long_groups_are_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_video(tmp_path / "x.mp4", 20, keys=100)
-    monkeypatch.setattr("loadax.sources.video.frame_rows._LONGEST", 8)
+    monkeypatch.setattr("loadax.sources.video.frame_rows.LONGEST", 8)
     data: Any = loadax.from_video(tmp_path)
     assert data.source.chunks.tolist() == [0, 8, 16]
     assert np.array_equal(data.read(range(20))["image"], by_hand(tmp_path / "x.mp4")[0])

@@ -48,7 +48,7 @@ def test_gathered_rows_are_those_of_an_indexed_copy(
     leaves: tuple[int, ...], count: int, scattered: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For all leaves and some, all columns and some, in one block and in many, and where no row is cached."""
-    monkeypatch.setattr(row_arena, "_BLOCK", block)
+    monkeypatch.setattr(row_arena, "BLOCK", block)
     arena = RowArena(row_layouts(SPECS[:3], WHOLE[:3])[0], 20)
     generator = np.random.default_rng(0)
     for field in arena.fields:

@@ -21,7 +21,7 @@ from loadax.sources.tables.arrow.table_leaves import TableLeaves
 # rows of a batch; in smaller ones, rows of a batch cost more to find than to copy
 _FEW_ROWS = 1 << 16
 _IDLE_BYTES = 64 << 20  # idle memory of the buffers for batches
-_COMBINED_BYTES = 4 << 30  # largest table that is copied for that
+COMBINED_BYTES = 4 << 30  # largest table that is copied for that
 
 
 # Function of rows: the rows of the columns that they are.
@@ -141,7 +141,7 @@ def open_table(
     """
     opened = open_table, (table, nulls, call, addresses, None, classes)
     nbytes = table.nbytes
-    if not (nbytes > _COMBINED_BYTES):
+    if not (nbytes > COMBINED_BYTES):
         table = _with_large_batches(table)
     leaves = TableLeaves(table.schema, call, nulls, classes, lambda _: [table])
     tree = leaves.columns(table, where)

@@ -27,9 +27,9 @@ from loadax.sources.tables.arrow.column_layout import arrow_ints
 _TAIL = 64 << 10  # last bytes of a remote file, which contain most footers
 _END = 8  # length of the footer, and "PAR1"
 _OPEN = 32  # files that are kept open, and footers that are kept parsed
-_TOGETHER = 256 << 20  # bytes that are requested of servers at a time
+TOGETHER = 256 << 20  # bytes that are requested of servers at a time
 # bytes of row groups that are decoded at a time, since each call has a cost of its own
-_JOINED = 16 << 20
+JOINED = 16 << 20
 _THREADS = 8  # files that are opened at a time
 _SOME = 32  # files that a thread opens in turn
 _ALIKE = 8  # schemas that one is compared with
@@ -189,7 +189,7 @@ class ParquetFiles:
             sum(part.stop - part.start for part in self._ranges(group, columns))
             for group in groups
         ]
-        for wave in waves(sizes, _TOGETHER):
+        for wave in waves(sizes, TOGETHER):
             parts = self._requested(groups[wave], columns)
             for joined in self._joined(groups[wave], columns):
                 file = joined[0].file
@@ -240,7 +240,7 @@ class ParquetFiles:
             # Others may have dictionaries of their own, or too many bytes for one array.
             yield from (
                 some[cut]
-                for cut in waves(sizes, _JOINED if len(fixed) == len(fields) else 0)
+                for cut in waves(sizes, JOINED if len(fixed) == len(fields) else 0)
             )
 
     def _with_partitions(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from loadax.files.byte_ranges import KnownFiles
     from loadax.files.metadata import Metadata
 
-_WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
+WINDOW = 8 << 20  # bytes that are searched for ends of lines at a time
 # rows from which types are inferred: the first ones, and as many evenly spaced ones
 _SAMPLED = 1024
 # Entry of the types in the index folder, and version of their inference.
@@ -526,9 +526,9 @@ def _scan(location: str, size: int) -> Scan[Entry]:
     # offset of the line that a window leaves open, and the first byte of it
     open_line = 0
     open_byte = 0
-    for low in range(0, size, _WINDOW):
+    for low in range(0, size, WINDOW):
         content = np.frombuffer(
-            (yield low, min(low + _WINDOW, size))[:_WINDOW], np.uint8
+            (yield low, min(low + WINDOW, size))[:WINDOW], np.uint8
         )
         if low:
             encoding = None

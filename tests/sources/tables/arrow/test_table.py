@@ -123,7 +123,7 @@ SHAPES: list[Callable[[pa.Table], pa.Table]] = [lambda table: table, in_batches,
 @pytest.mark.parametrize("shape", SHAPES, ids=["whole", "in batches", "sliced"])
 @pytest.mark.parametrize("combined", [True, False])
 def test_rows_are_what_arrow_gives(shape: Any, combined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.sources.tables.arrow.table._COMBINED_BYTES", 1 << 30 if combined else 0)
+    monkeypatch.setattr("loadax.sources.tables.arrow.table.COMBINED_BYTES", 1 << 30 if combined else 0)
     table = shape(of_any_kind())
     data = loadax.from_arrow(table)
     assert [plain(row) for row in data] == oracle(table)
@@ -141,7 +141,7 @@ def test_a_leaf_that_is_kept_stays_as_it_was() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=["whole", "in batches"])
 def test_the_law_of_sources(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadax.sources.tables.arrow.table._COMBINED_BYTES", 0)
+    monkeypatch.setattr("loadax.sources.tables.arrow.table.COMBINED_BYTES", 0)
     check_source(loadax.from_arrow(shape(numbers())).source)
 
 

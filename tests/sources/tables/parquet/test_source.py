@@ -190,7 +190,7 @@ def test_small_row_groups_of_numbers_are_decoded_together(
             joined.append(len(some))
             yield some, table
 
-    monkeypatch.setattr(parquet_files, "_JOINED", most)
+    monkeypatch.setattr(parquet_files, "JOINED", most)
     monkeypatch.setattr(ParquetFiles, "read", recorded)
     rows, whole = np.random.default_rng(0).permutation(2 * ROWS), expected()
     for columns, together in ((["x", "day"], True), (["x", "flags"], False), (["x", "label"], False)):

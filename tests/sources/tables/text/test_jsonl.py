@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("window", [8 << 20, 7])
 def test_rows_are_the_lines(folder: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "_WINDOW", window)
+    monkeypatch.setattr(jsonl, "WINDOW", window)
     data = loadax.from_jsonl(folder)
     assert [plain(row) for row in data] == ROWS
     rows = np.random.default_rng(0).integers(0, 300, 40)
