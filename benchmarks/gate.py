@@ -241,12 +241,7 @@ def _requests(workload: Workload, root: Path) -> dict[str, float]:
     Those that are sent a second time because they are late depend on the load of the machine: not counted.
     """
     server = Server(root)
-    os.environ |= {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_REGION": "us-east-1",
-    }
+    server.use()
     opened: list[loadax.Dataset] = []
     at_start = server.during(lambda: opened.append(workload.open("s3://bucket/train")))
     loader = loadax.Dataloader(opened[0], workload.batch_size, num_epochs=1, num_workers=0)

@@ -73,6 +73,15 @@ class Server:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
+    def use(self) -> None:
+        """Has this process find its buckets here."""
+        os.environ |= {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_REGION": "us-east-1",
+        }
+
     def during(self, work: Callable[[], object]) -> list[tuple[str, str, str | None]]:
         """Requests during some work."""
         before = len(self.asked)
@@ -278,13 +287,8 @@ def main() -> None:
             (root / "train").mkdir(parents=True)
             _FORMATS[name].write(root / "train", options.files)
             server = Server(root)
-            os.environ |= {
-                "AWS_ENDPOINT_URL": server.url,
-                "AWS_ACCESS_KEY_ID": "x",
-                "AWS_SECRET_ACCESS_KEY": "x",
-                "AWS_REGION": "us-east-1",
-                "JAX_PLATFORMS": "cpu",
-            }
+            server.use()
+            os.environ["JAX_PLATFORMS"] = "cpu"
             for index in (None, f"{folder}/planned"):
                 counts = _planned(server, name, index)
                 if index is None and _FORMATS[name].needs_index:

@@ -123,12 +123,7 @@ def main() -> None:
             (root / "train").mkdir(parents=True)
             write(root / "train")
             server = Server(root)
-            os.environ |= {
-                "AWS_ENDPOINT_URL": server.url,
-                "AWS_ACCESS_KEY_ID": "x",
-                "AWS_SECRET_ACCESS_KEY": "x",
-                "AWS_REGION": "us-east-1",
-            }
+            server.use()
             url = "s3://bucket/train"
             datasets: list[loadax.Dataset] = []
             counts: list[float] = [len(set(server.during(lambda: datasets.append(opened(url)))))]  # noqa: B023

@@ -1,6 +1,6 @@
 """WindowSource: sliding windows over the rows of a dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, final
@@ -156,6 +156,24 @@ def window_remedy(whole: Order, length: Any) -> str:
             f"contiguous=True)[0].windows({length})"
         )
     return f"call windows({length}) before {order.text()[-1]}, not after it"
+
+
+class _PartGroup(NamedTuple):
+    """Parts of an example that are read together.
+
+    Args:
+        group: Number of each part, with the offsets of its rows that are needed.
+        columns: Column boxes of the leaves of a row.
+    """
+
+    group: Sequence[tuple[int, range]]
+    columns: Boxes
+
+    def destinations(self, out: Outputs) -> Iterator[tuple[range, Outputs]]:
+        """Yields the offsets of each part, with the destinations of its leaves among those of an example."""
+        count = len(self.columns)
+        for part, offsets in self.group:
+            yield offsets, out[part * count : (part + 1) * count]
 
 
 @final
@@ -431,12 +449,12 @@ class WindowSource(BaseSource):
         ]
         wanted = {part * count + leaf for part, _ in group for leaf in leaves}
         own = [into if leaf in wanted else None for leaf, into in enumerate(out)]
-        read_shared = partial(self._read_shared, group, columns)
+        parts = _PartGroup(group, columns)
         if not self._reads_spans(all_offsets):
-            read_shared(places, own)
+            self._read_shared(parts, places, own)
             return
         begins, step, form_spans = self._row_begins(places)
-        read_spans = partial(self._read_spans, group, columns, step)
+        read_spans = partial(self._read_spans, parts, step)
         if form_spans.all():
             read_spans(begins, own)
             return
@@ -448,65 +466,43 @@ class WindowSource(BaseSource):
             whole = np.flatnonzero(form_spans)
             _read_some(partial(read_spans, begins[whole]), whole, own)
         others = np.flatnonzero(~form_spans)
-        read_rows = partial(self._read_rows, group, columns, places.some(others))
+        read_rows = partial(self._read_rows, parts, places.some(others))
         _read_some(read_rows, others, own)
 
     def _read_spans(
-        self,
-        group: Sequence[tuple[int, range]],
-        columns: Boxes,
-        step: int,
-        begins: Integers,
-        out: Outputs,
+        self, parts: _PartGroup, step: int, begins: Integers, out: Outputs
     ) -> None:
         """Reads windows whose rows are `step` apart, from the rows `begins` on; see `_read_group`."""
-        count = len(self._specs)
-        for part, offsets in group:
+        for offsets, leaves in parts.destinations(out):
             self._reader.source.read_spans_into(
                 begins + offsets.start * step,
                 len(offsets),
                 offsets.step * step,
-                columns,
-                out[part * count : (part + 1) * count],
+                parts.columns,
+                leaves,
             )
 
-    def _read_rows(
-        self,
-        group: Sequence[tuple[int, range]],
-        columns: Boxes,
-        places: Places,
-        out: Outputs,
-    ) -> None:
+    def _read_rows(self, parts: _PartGroup, places: Places, out: Outputs) -> None:
         """Reads windows row by row into contiguous arrays, each row as often as windows have it; see `_read_group`."""
-        count = len(self._specs)
-        for part, offsets in group:
+        for offsets, leaves in parts.destinations(out):
             positions = places.positions(np.asarray(offsets)).reshape(-1)
             rows = self._order.visits(np.zeros_like(positions), positions).rows
             flat = [
                 None if into is None else into.reshape(-1, *into.shape[2:])
-                for into in out[part * count : (part + 1) * count]
+                for into in leaves
             ]
-            self._reader.source.read_into(rows, columns, flat)
+            self._reader.source.read_into(rows, parts.columns, flat)
 
-    def _read_shared(
-        self,
-        group: Sequence[tuple[int, range]],
-        columns: Boxes,
-        places: Places,
-        out: Outputs,
-    ) -> None:
+    def _read_shared(self, parts: _PartGroup, places: Places, out: Outputs) -> None:
         """Reads windows, and each row once that several have; see `_read_group`."""
-        count = len(self._specs)
         shared, found = self._shared(
             places,
             np.zeros(len(places.begins), np.int64),
-            [offsets for _, offsets in group],
+            [offsets for _, offsets in parts.group],
         )
-        values = self._reader.mapped_columns(shared, columns)
-        for (part, _), at in zip(group, found, strict=True):
-            for leaf, destination in enumerate(
-                out[part * count : (part + 1) * count]
-            ):
+        values = self._reader.mapped_columns(shared, parts.columns)
+        for (_, leaves), at in zip(parts.destinations(out), found, strict=True):
+            for leaf, destination in enumerate(leaves):
                 if destination is not None:
                     # other modes copy it twice
                     np.take(values[leaf], at, 0, destination, "wrap")
