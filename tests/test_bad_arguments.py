@@ -12,6 +12,7 @@ import pytest
 import loadax
 from loadax.errors import LoadaxError, StateError
 from loadax.interop.prometheus import serve
+from loadax.testing import disjoint
 from tests.loader.oracle import mesh_of
 
 UNTYPED: Any = loadax  # so that a type checker lets wrong arguments pass
@@ -76,6 +77,11 @@ INTS: dict[str, Call] = {
     "row": lambda value, _: loader().find(value),
     "at": lambda value, _: loader().explain(2, value),
     "port": lambda value, _: SERVE(loader(), value),
+    "size of sample": lambda value, _: DATA.sample(np.ones(100), size=value),
+    "shard_index": lambda value, _: loader(shard_index=value, shard_count=2),
+    "shard_count": lambda value, _: loader(shard_index=0, shard_count=value),
+    "epochs of disjoint": lambda value, _: disjoint(DATA, DATA, value),
+    "version": lambda value, _: loadax.mix([DATA, DATA], [1, 1], version=value),
 }
 
 
@@ -96,6 +102,69 @@ def test_ints(name: str, value: Any, tmp_path: Path) -> None:
         match=rf"{name.split(maxsplit=1)[0]}(\[\d\])?[= ]|step .* is out of range",
     ):
         INTS[name](value, tmp_path)
+
+
+LEAST: dict[str, tuple[int, Call]] = {
+    "length": (1, lambda value, _: DATA.windows(value)),
+    "stride": (1, lambda value, _: DATA.windows(2, value)),
+    "targets": (1, lambda value, _: DATA.windows(3, lead=1, targets=value)),
+    "every": (1, lambda value, _: DATA.windows(2, every=value)),
+    "times": (1, lambda value, _: DATA.repeat(value)),
+    "epoch": (0, lambda value, _: DATA.read([0], epoch=value)),
+    "block": (1, lambda value, _: DATA.shuffle(0, block=value)),
+    "window": (1, lambda value, _: DATA.shuffle(0, block=2, window=value)),
+    "lanes": (1, lambda value, _: DATA.shuffle(0, block=2, lanes=value)),
+    "gap": (0, lambda value, _: DATA.split(0.8, contiguous=True, gap=value)),
+    "size": (1, lambda value, _: DATA.sample(np.ones(100), size=value)),
+    "workers": (1, lambda value, _: DATA.filter(lambda _: True, workers=value)),
+    "lengths['x']": (1, lambda value, _: DOCUMENTS.map(lambda x: {"x": x}).pad({"x": value})),
+    "seq_len": (1, lambda value, _: DOCUMENTS.pack(value)),
+    "seq_len['x']": (1, lambda value, _: DOCUMENTS.map(lambda x: {"x": x}).pack({"x": value}, method="best_fit")),
+    "window of pack": (1, lambda value, _: DOCUMENTS.pack(8, method="best_fit", window=value)),
+    "align": (1, lambda value, _: DOCUMENTS.pack(8, method="best_fit", align=value)),
+    "most_documents": (1, lambda value, _: DOCUMENTS.pack(8, method="best_fit", most_documents=value)),
+    "budgets['n']": (1, lambda value, _: DOCUMENTS.group({"n": value}, len)),
+    "window of group": (1, lambda value, _: DOCUMENTS.group(5, len, window=value)),
+    "most_rows": (1, lambda value, _: DOCUMENTS.group(5, len, most_rows=value)),
+    "seq_len of tokens": (1, lambda value, folder: tokens(folder, seq_len=value)),
+    "stride of tokens": (1, lambda value, folder: tokens(folder, stride=value)),
+    "chunk_rows": (1, lambda value, folder: written(folder, chunk_rows=value)),
+    "workers of write_zarr": (1, lambda value, folder: written(folder, workers=value)),
+    "epochs": (1, lambda value, _: disjoint(DATA, DATA, value)),
+    **{
+        name: (least, lambda value, _, name=name: loader(**{name: value}))  # type: ignore[misc]
+        for name, least in (
+            ("num_epochs", 1), ("num_workers", 0), ("prefetch", 0), ("prefetch_bytes", 1), ("microbatches", 1),
+        )
+    },
+    "shard_index": (0, lambda value, _: loader(shard_index=value, shard_count=2)),
+    "shard_count": (1, lambda value, _: loader(shard_index=0, shard_count=value)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("below", [1, 3])
+@pytest.mark.parametrize("name", LEAST)
+def test_numbers_that_are_too_low(name: str, below: int, tmp_path: Path) -> None:
+    least, call = LEAST[name]
+    match = f"{re.escape(name.split(maxsplit=1)[0])}={least - below}: pass {least} or more"
+    with pytest.raises(LoadaxError, match=match):
+        call(least - below, tmp_path)
+
+
+SEEDS: dict[str, Call] = {
+    "shuffle": lambda value, _: DATA.shuffle(value),
+    "map": lambda value, _: DATA.map(divmod, rng=True, seed=value),
+    "sample": lambda value, _: DATA.sample(np.ones(100), seed=value),
+    "mix": lambda value, _: loadax.mix([DATA, DATA], [1, 1], seed=value),
+    "random crop": lambda value, _: loadax.RandomCrop(seed=value),
+}
+
+
+@pytest.mark.parametrize("value", [1.5, "0", np.array([1, 2])])
+@pytest.mark.parametrize("name", SEEDS)
+def test_seeds(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(LoadaxError, match=r"seed=.*: pass an int"):
+        SEEDS[name](value, tmp_path)
 
 
 CHOICES: dict[str, Call] = {
@@ -132,6 +201,10 @@ FLAGS: dict[str, Call] = {
     "elementwise": lambda value, _: DATA.map_batch(lambda batch: batch, elementwise=value),
     "targets": lambda value, folder: tokens(folder, targets=value),
     "segment_ids": lambda value, folder: tokens(folder, segment_ids=value),
+    "contiguous": lambda value, _: DATA.split(0.8, contiguous=value),
+    "allow_shared_rows": lambda value, _: DATA.split(0.8, allow_shared_rows=value),
+    "truncate": lambda value, _: DATA.pad({"x": 8}, truncate=value),
+    "add_lengths": lambda value, _: DATA.pad({"x": 8}, add_lengths=value),
 }
 
 

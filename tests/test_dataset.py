@@ -308,16 +308,11 @@ def test_positions_that_are_no_integers(positions: Any, kind: str) -> None:
             r"index='x': pass a position, an int; a leaf of its example is data\[0\]\['name'\]",
         ),
         (lambda ds: ds[True], r"index=True: pass a position, an int"),
-        (lambda ds: ds.read([0], epoch=-1), r"epoch=-1: pass 0 or more"),
         (lambda ds: ds.shuffle(None), r"seed=None: pass an int"),
         (
             lambda ds: ds.shuffle(0, window=2),
             r"window=2 needs block=, the number of rows of a block; pass block= as well",
         ),
-        (lambda ds: ds.shuffle(0, block=0), r"block=0: pass 1 or more"),
-        (lambda ds: ds.shuffle(0, block=2, window=0), r"window=0: pass 1 or more"),
-        (lambda ds: ds.shuffle(0, block=2, lanes=0), r"lanes=0: pass 1 or more"),
-        (lambda ds: ds.repeat(0), r"times=0: pass 1 or more"),
         (lambda ds: ds.split(0), r"fraction=0: pass a number between 0 and 1, the fraction in the first part"),
         (
             lambda ds: ds.split(1),

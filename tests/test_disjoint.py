@@ -81,8 +81,6 @@ def test_files_are_known_by_their_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((DATA, DATA, 0), r"epochs=0: pass 1 or more"),
-        ((DATA, DATA, "1"), r"epochs='1': pass an int"),
         ((DATA.to_stream(2), DATA), r"a is a stream, whose rows have no numbers"),
         ((DATA, loadax.mix([DATA], [1], stop="never")), r"b never ends; check its parts, or b\.subset_per_epoch\("),
         (

@@ -90,9 +90,6 @@ def test_contiguous_parts_go_by_position_below_a_shuffle() -> None:
     [
         (lambda ds: ds.split(0.8, gap=3), r"gap=3 is for runs of rows; pass contiguous=True as well"),
         (lambda ds: ds.split(0.8, seed=1, contiguous=True), r"seed=1: a contiguous split draws nothing; leave seed= "),
-        (lambda ds: ds.split(0.8, contiguous=True, gap=-1), r"gap=-1: pass 0 or more"),
-        (lambda ds: ds.split(0.8, contiguous=1), r"contiguous=1: pass True or False"),
-        (lambda ds: ds.split(0.8, allow_shared_rows=None), r"allow_shared_rows=None: pass True or False"),
         (lambda ds: ds.split(1.5, contiguous=True), r"fraction=1.5: pass a number between 0 and 1"),
         (lambda ds: ds.split(0.5, contiguous=True, gap=199), r"gap=199: 2 parts of 200 rows .*; pass a smaller gap"),
         (lambda ds: ds.split(201, contiguous=True), r"fraction=201: 201 parts of 200 rows would leave some empty"),

@@ -248,24 +248,14 @@ def _join(
             len(work.sizes),
             lambda part: done(work.sizes[part]),
         )
-        return _finish(parts, work, merged, put, options)
-
-
-def _finish(
-    parts: PartsFolder,
-    work: Work,
-    merged: Callable[[PartsFolder], Entry],
-    put: Callable[[Entry], object],
-    options: PassOptions,
-) -> Entry:
-    with parts.joined():
-        with _advice(parts):
-            run_pass(work, parts, options)
-            while not parts.claim_merge():
-                sleep(_POLL)
-        entry = merged(parts)
-        put(entry)
-        return entry
+        with parts.joined():
+            with _advice(parts):
+                run_pass(work, parts, options)
+                while not parts.claim_merge():
+                    sleep(_POLL)
+            entry = merged(parts)
+            put(entry)
+            return entry
 
 
 def _merged(

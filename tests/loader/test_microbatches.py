@@ -79,7 +79,6 @@ def test_with_padding_and_other_batch_sizes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"batch_size": 64, "microbatches": 0}, ArgumentError, "microbatches=0: pass 1 or more"),
         (
             {"batch_size": 64, "microbatches": 3},
             ArgumentError,

@@ -250,11 +250,8 @@ def test_unmapped_groups_name_the_map_that_is_missing(tmp_path: Path) -> None:
     [
         ((0, len), ArgumentError, r"budgets=0: pass an int of 1 or more, or a dict of them by name"),
         (({}, len), ArgumentError, r"budgets=\{\}: pass an int of 1 or more, or a dict"),
-        (({"nodes": 0}, len), ArgumentError, r"budgets\['nodes'\]=0: pass 1 or more"),
         ((5, len, "split"), ArgumentError, r"method='split': pass 'best_fit' or 'first_fit'"),
         ((5, len, "best_fit", "cut"), ArgumentError, r"long='cut': pass 'error' or 'drop': what to do with rows"),
-        ((5, len, "best_fit", "drop", 0), ArgumentError, r"window=0: pass 1 or more"),
-        ((5, len, "best_fit", "drop", None, 0), ArgumentError, r"most_rows=0: pass 1 or more"),
         ((5, 3), ArgumentError, r"sizes=3 is int64\[\]: pass int64\[200\] of values from 0 to 2\*\*40, one a position"),
         ((5, [[1], [2, 3]]), ArgumentError, r"sizes=\[\[1\], \[2, 3\]\] is float64\[\]: pass int64\[200\]"),
         (

@@ -457,8 +457,6 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda data: data.pack(0), "seq_len=0: pass 1 or more"),
-        (lambda data: data.pack("16"), "seq_len='16': pass an int"),
         (lambda data: data.pack(1 << 31), r"seq_len=2147483648: pass less than 2\^31"),
         (lambda data: data.pack(16, method="best"), "method='best': pass 'split' .*, 'best_fit' or 'first_fit'"),
         (lambda data: data.pack(16, method="best_fit", long="trim"), "long='trim': pass 'error', 'cut' or 'drop'"),
@@ -470,7 +468,6 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
             lambda data: data.pack(16, window=5),
             "window=5 is for best_fit and first_fit: method='split' fills every row",
         ),
-        (lambda data: data.pack(16, method="best_fit", window=0), "window=0: pass 1 or more"),
         (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
         (lambda data: from_source([[], []]).pack(16), r"pack\(\): all 2 documents are empty; pack a dataset with"),
         (

@@ -337,7 +337,6 @@ def test_orders_whose_rows_change_are_refused() -> None:
         ({"fn": 3}, "fn=3 can't be called"),
         ({"key": 3}, "key=3: pass a str that you change when fn changes"),
         ({"key": "v1"}, "key='v1' is for an index; pass index=, a folder, as well, or leave key out"),
-        ({"workers": 0}, "workers=0: pass 1 or more"),
         ({"index": "s3://bucket/i"}, "index='s3://bucket/i' is a URL: pass the path of a local folder"),
         ({"index": 3}, "index=3 is an int: pass the path of a local folder"),
         ({"index": __file__}, r"index='.*' is a file; pass the path of a folder.* of an earlier loadax, delete it"),
