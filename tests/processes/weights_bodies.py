@@ -64,7 +64,9 @@ def differing_weights() -> None:
             next(batches)
         batches.set_weights([1, 1])
 
-    refused = r"process \d has set other weights from step 3 on, and (this process|process \d) has not; call set_weights"
+    refused = (
+        r"process \d has set other weights from step 3 on, and (this process|process \d) has not; call set_weights"
+    )
     differ = r"hosts differ in weights that were set: 1:1 from position {} on on process 0; 1:{} from position 144 on"
     cases: list[tuple[Callable[[DataIterator], None], str]] = [
         (other, differ.format(144, 2)),

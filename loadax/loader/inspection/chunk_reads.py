@@ -94,7 +94,7 @@ def blocks_read(reader: Reader, plan: Steps, hosts: AllHosts) -> BlocksRead | No
 
 def sampled_hosts(host_rows: HeldRows) -> Integers:
     """Hosts of the figures of `chunk_reads`, int64[hosts], in their order."""
-    return np.concatenate(sample_groups(host_rows, _MOST_ENTRIES))
+    return np.concatenate(sample_groups(host_rows, MOST_ENTRIES))
 
 
 def sample_groups(host_rows: HeldRows, most_entries: int) -> list[Integers]:

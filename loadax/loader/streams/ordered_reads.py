@@ -14,8 +14,8 @@ from loadax.protocols import Array, Integers, Visits
 
 Result = TypeVar("Result")
 
-# A piece that takes longer than this multiple of its CPU time waits for blocks, not for a core.
-_WAITING = 4
+# A piece that takes longer than this multiple of its CPU time waits for blocks, not for a core that others use.
+_WAITING = 8
 _FADING = 0.75  # weight of earlier pieces at each new one
 _MOST_STEPS = 16
 

@@ -149,6 +149,26 @@ def test_a_step_does_not_wait_for_blocks_of_later_ones(workers: int, groups: lis
     assert max(groups) == (TOGETHER if workers else 1)
 
 
+@pytest.mark.parametrize(("wait", "most"), [(0.0, 8), (0.005, 3)])
+def test_steps_of_one_block_are_read_together_where_blocks_are_waited_for(
+    wait: float, most: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads read the next blocks meanwhile."""
+    monkeypatch.setattr(PieceSizes, "steps", property(lambda sizes: 8 if sizes._weight else 1))
+
+    def waits(lane: int, lanes: int) -> Iterator[Any]:
+        while True:
+            sleep(wait)
+            yield {"x": np.zeros(12, np.int32)}
+
+    data = from_stream(waits, LANES, batched=True, spec={"x": np.int32(0)})
+    loader = Dataloader(data, BATCH, shard_index=0, shard_count=1, num_epochs=None, num_workers=1, prefetch=1)
+    with loader.host_batches() as batches:
+        for _ in range(20):
+            next(batches)
+    assert max(groups) == most
+
+
 def block_of(lane: int, block: int) -> Any:
     return {"x": np.full(4, row_of(lane, block), np.int32)}
 
