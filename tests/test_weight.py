@@ -119,13 +119,17 @@ def count_tokens(path: str) -> int:
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
     source = Path(path).read_text(encoding="utf-8")
     count, begins_statement = 0, True
+    formatted = 0  # f-strings that are open: one token in Python 3.11, and many from 3.12 on
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_docstring = begins_statement and token.type == tokenize.STRING
         if token.type in layout or token.type == tokenize.ENDMARKER:
             begins_statement = begins_statement or token.type == tokenize.NEWLINE
             continue
         begins_statement = False
-        count += not is_docstring
+        name = tokenize.tok_name[token.type]
+        formatted -= name == "FSTRING_END"
+        count += not is_docstring and not formatted and name != "FSTRING_END"
+        formatted += name == "FSTRING_START"
     return count
 
 

@@ -275,7 +275,7 @@ def iterator_in_a_fork(case: Case) -> None:
     with iter(loader) as batches:
         next(batches)
         read, write = os.pipe()
-        with pytest.warns(RuntimeWarning, match="os.fork"):
+        with pytest.warns((RuntimeWarning, DeprecationWarning), match="fork"):
             child = os.fork()
         if not child:
             try:

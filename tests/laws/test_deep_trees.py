@@ -73,7 +73,7 @@ def test_advice_for_examples_that_are_nested_too_deep() -> None:
     data = from_arrays(np.arange(8)).map(lambda _: {"x": jax.tree.leaves(row)[0]})
     assert next(iter(Dataloader(data, 8)))["x"].tolist() == [1] * 8
     with pytest.raises(LeafError, match="nested more than 100 deep"):
-        from_source([row])[0]
+        from_source([nested(2000, "dict")])[0]
     assert from_source([{"text": str(nested(150, "list"))}])[0]["text"].count("[") == 150
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
@@ -276,14 +277,12 @@ def test_sqlite_is_read_on_the_thread_that_opened_it(options: dict[str, Any], la
 
 
 def test_sqlite_connection_of_another_thread_is_told_with_a_remedy(tmp_path: Path) -> None:
-    made: list[Any] = []
-    thread = threading.Thread(target=lambda: made.append(Sql(tmp_path / "a.db", lazy=False)))
-    thread.start()
-    thread.join()
-    with pytest.raises(sqlite3.ProgrammingError) as raised:
-        Dataloader(made[0], 8, num_workers=0)
+    with ThreadPoolExecutor(1) as thread:
+        rows = thread.submit(Sql, tmp_path / "a.db", lazy=False).result()
+        with pytest.raises(sqlite3.ProgrammingError) as raised:
+            Dataloader(rows, 8, num_workers=0)
+        thread.submit(rows.close).result()
     assert "check_same_thread=False" in "".join(raised.value.__notes__)
-    del made[0].f
 
 
 @dataclasses.dataclass

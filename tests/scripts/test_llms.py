@@ -7,11 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import griffe
 import pytest
 
-from docs.hooks import llms
-
+griffe = pytest.importorskip("griffe", reason="of the extra docs")
+llms = pytest.importorskip("docs.hooks.llms")
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)")

@@ -9,6 +9,7 @@ import pickle
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def root(path: Path) -> None:
 
 
 def sqlite(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         pd.DataFrame({"x": X[:, 0]}).to_sql("name", connection, index=False)
 
 
