@@ -117,7 +117,7 @@ class SharedPass:
             begun = {
                 "token": token,
                 "host": socket.gethostname(),
-                "identity": _briefly(identity),
+                "identity": briefly(identity),
             }
             self._store.set(f"{self._key}/begun/0", json.dumps(begun))
             return
@@ -133,7 +133,7 @@ class SharedPass:
         if not answer:
             return
         begun = json.loads(answer)
-        self._check_alike(label, _briefly(identity), begun)
+        self._check_alike(label, briefly(identity), begun)
         patience = Patience(inf, VISIBLE)
         while not (is_kept() or os.path.lexists(path / f"{begun['token']}.shared")):
             if patience.over:
@@ -278,7 +278,7 @@ def _tell_exit() -> None:
             store.set(f"{EXITS}/0", text)
 
 
-def _briefly(identity: Mapping[str, Any]) -> dict[str, str]:
+def briefly(identity: Mapping[str, Any]) -> dict[str, str]:
     """Text of each field: short ones as they are, long ones as a digest."""
     texts = {
         field: json.dumps(value, sort_keys=True) for field, value in identity.items()

@@ -106,7 +106,7 @@ def test_the_end_of_process_0_ends_the_waits_of_the_others_alone(
 @pytest.mark.parametrize("length", [80, 81])
 def test_long_values_are_told_as_digests(length: int) -> None:
     text = "v" * (length - 2)
-    (told,) = shared._briefly({"x": text}).values()
+    (told,) = shared.briefly({"x": text}).values()
     assert (told == json.dumps(text)) == (length == 80)
 
 

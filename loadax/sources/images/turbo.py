@@ -41,7 +41,7 @@ class _Factor(ctypes.Structure):
 
 
 @final
-class _Decompressor:
+class Decompressor:
     """A decompressor of libturbojpeg, which serves one thread at a time."""
 
     def __init__(self, library: Any):
@@ -57,7 +57,7 @@ class _OfThread(threading.local):
     """The decompressor of each thread."""
 
     def __init__(self, library: Any):
-        self.decompressor = _Decompressor(library)
+        self.decompressor = Decompressor(library)
 
 
 def decode_part(
@@ -72,7 +72,7 @@ def decode_part(
         part: Part in pixels of the reduced image.
         fast: Whether to decode with less accuracy.
     """
-    decompressors = _decompressors()
+    decompressors = thread_decompressors()
     # A file without an end is damaged, perhaps behind the part: all of it is decoded, to tell.
     if decompressors is None or not content.endswith(_END):
         return None
@@ -81,7 +81,7 @@ def decode_part(
     if fast:
         # Where rows are skipped, libjpeg-turbo's fast upsampling writes to the colour converter of the image before,
         # whose memory it has freed: wrong pixels, or a crash. A new one had no image before.
-        decompressor = _Decompressor(library)
+        decompressor = Decompressor(library)
     handle = decompressor.handle
     height, width = (-(-side // factor) for side in stored)
     block = _BLOCK // factor
@@ -108,9 +108,9 @@ def decode_part(
 
 
 @cache
-def _decompressors() -> _OfThread | None:
+def thread_decompressors() -> _OfThread | None:
     """The decompressors of this process; None: there is no libturbojpeg 3."""
-    for path in _paths():
+    for path in library_paths():
         try:
             library = ctypes.CDLL(path)
             library.tj3Init.restype = ctypes.c_void_p
@@ -130,7 +130,7 @@ def _decompressors() -> _OfThread | None:
     return None
 
 
-def _paths() -> list[str]:
+def library_paths() -> list[str]:
     """Where libturbojpeg may be: inside of the package turbojpeg, of this environment, or of the system."""
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     paths = [str(folder / name) for folder in folders for name in _NAMES]

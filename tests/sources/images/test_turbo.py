@@ -20,7 +20,7 @@ from loadax.sources.images.resize import Fit
 from tests.limits import HANG
 from tests.sources.images.test_source import encoded, photograph, write
 
-needs_library = pytest.mark.skipif(turbo._decompressors() is None, reason="libturbojpeg 3 is not installed")
+needs_library = pytest.mark.skipif(turbo.thread_decompressors() is None, reason="libturbojpeg 3 is not installed")
 
 HEIGHT, WIDTH = 157, 203
 KINDS: dict[str, Any] = {
@@ -108,13 +108,13 @@ def test_damage_is_noticed_up_to_the_end_of_the_part(tmp_path: Path) -> None:
 def test_fast_parts_do_not_use_what_earlier_images_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else 4:2:0 after 4:4:4 writes to memory that libjpeg-turbo has freed; that crashes seldom, so count handles."""
     handles = []
-    made = turbo._Decompressor
+    made = turbo.Decompressor
 
     def counted(library: Any) -> Any:
         handles.append(made(library))
         return handles[-1]
 
-    monkeypatch.setattr(turbo, "_Decompressor", counted)
+    monkeypatch.setattr(turbo, "Decompressor", counted)
     image = photograph("astronaut", WIDTH, HEIGHT)
     part = Box(60, 70, 50, 40)
     for kind in ("4:4:4", "4:2:0", "progressive", "4:2:0"):
@@ -143,8 +143,8 @@ def test_each_thread_has_its_decompressor() -> None:
 
 @pytest.mark.parametrize("paths", [[], ["nowhere/libturbojpeg.so.0", find_library("c")]])
 def test_without_the_library_all_is_decoded(paths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turbo, "_paths", lambda: paths)
-    monkeypatch.setattr(turbo, "_decompressors", turbo._decompressors.__wrapped__)
+    monkeypatch.setattr(turbo, "library_paths", lambda: paths)
+    monkeypatch.setattr(turbo, "thread_decompressors", turbo.thread_decompressors.__wrapped__)
     assert turbo.decode_part(PHOTOGRAPH, (300, 400), 1, Box(50, 60, 70, 80), fast=False) is None
     found = Rendering(None, "crop", False, True, Box(50, 60, 70, 80))(PHOTOGRAPH)
     np.testing.assert_array_equal(found, simplejpeg.decode_jpeg(PHOTOGRAPH)[50:120, 60:140])
