@@ -45,6 +45,7 @@ from loadax.sources.checks import chunk_starts
 PIECE_ROWS = 1024
 PIECE_BYTES = 4 << 20
 _FIRST_PIECE = 16  # rows
+_MOST_ROWS = 512  # of a piece whose rows are decoded one by one: if one fails, as many are read again
 _LARGEST = 64 << 20  # bytes of a piece of one chunk
 _TARGET = 16e-3  # seconds of a piece whose rows are decoded one by one
 # that one with a row that fails is cut into: an error may cost more than reading all rows
@@ -167,7 +168,8 @@ class _Check:
             owner = int(owners[at])
             if chunks is None:
                 key = (self._number, owner)
-                stop = at + min(self._sizes.get(key, _FIRST_PIECE), together)
+                size = self._sizes.get(key, _FIRST_PIECE)
+                stop = at + min(size, together, _MOST_ROWS)
             else:
                 stop = at + _whole_chunks(chunks[at : at + self._most], together)
             source = int(np.searchsorted(sources, at, side="right"))

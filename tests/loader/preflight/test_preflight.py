@@ -36,6 +36,16 @@ class Counted:
         return {"x": np.float32(self._first + row)}
 
 
+class Misnamed(Counted):
+    """Rows whose errors name a row that does not fail."""
+
+    def __getitem__(self, row: int) -> Any:
+        try:
+            return super().__getitem__(row)
+        except ValueError as error:
+            raise ValueError("not row 1, nor row 5") from error
+
+
 SPEC = {"x": np.zeros((), np.float32)}
 
 
@@ -104,6 +114,17 @@ def test_list_of_failed_rows_is_a_quarantine_and_an_exclude() -> None:
     assert Dataloader(mix(parts, [1, 1]), 16).preflight().ok
     with pytest.raises(ArgumentError, match=r"^quarantine\(dataset='books', values=False\): pass the name of one of"):
         report.quarantine(dataset="books")
+
+
+@pytest.mark.parametrize("kind", [Counted, Misnamed])
+@pytest.mark.parametrize("bad", [(77,), (0, 199), (3, 4, 5, 150)])
+def test_rows_that_fail_are_found_whatever_their_errors_name(kind: type[Counted], bad: tuple[int, ...]) -> None:
+    source = kind(ROWS, bad)
+    loader = Dataloader(counted(source), 8, on_error=LOOSE)
+    source.reads.clear()
+    assert loader.preflight(workers=1).quarantine() == list(bad)
+    if kind is Counted and len(bad) == 1:  # read until it failed, alone, and the others once more
+        assert max(source.reads.values()) <= 2
 
 
 def test_each_row_is_read_once_however_often_it_occurs() -> None:

@@ -306,3 +306,38 @@ def test_files_and_arguments_that_can_not_be_used(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ArgumentError, match=message):
             loadax.from_jsonl(tmp_path, dtypes=dtypes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_error_names_the_line_whatever_is_between_lines(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    bad: dict[int, str] = {}  # file and line, by row
+    row = 0
+    for name in "ab":
+        path = tmp_path / f"{name}.jsonl"
+        lines = list[bytes]()
+        for _ in range(40):
+            lines += [[b"", b"\r"][kind] for kind in random.integers(0, 2, random.integers(0, 3))]
+            is_bad = row > 4 and random.random() < 0.1
+            if is_bad:
+                bad[row] = f"{path}, line {len(lines) + 1}: "
+                lines.append([b'{"x": 1', b'{"x": 1]}', b'{"x": 1}{"x": 2}'][random.integers(3)])
+            else:
+                lines.append(b'{"x": %d}' % row + b"\r" * int(random.integers(2)))
+            row += 1
+        path.write_bytes(b"\n".join(lines))
+    data = loadax.from_jsonl(tmp_path / "*.jsonl", dtypes={"x": "int64"})
+    assert len(data) == row
+    for number, text in bad.items():
+        with pytest.raises(SourceError, match=re.escape(text)):
+            data[number]
+    for _ in range(10):
+        rows = np.sort(random.choice(row, 25, replace=False))
+        named = [number for number in rows.tolist() if number in bad]
+        if not named:
+            assert data.read(rows)["x"].tolist() == rows.tolist()
+            continue
+        with pytest.raises(SourceError) as caught:
+            data.read(rows)
+        assert any(str(caught.value).startswith(bad[number]) for number in named)
+        assert any(f"loadax: reading row {number}" in caught.value.__notes__ for number in named)
