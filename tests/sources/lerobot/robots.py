@@ -38,6 +38,8 @@ def write_robot(
     *,
     per_file: int = 2,
     more: int = 1,
+    per_chunk: int = 1000,
+    per_table: int = 1000,
 ) -> Robot:
     """Writes episodes: `per_file` in each Parquet file, and `more` in each video of each further camera.
 
@@ -47,6 +49,8 @@ def write_robot(
         cameras: Names of the cameras.
         per_file: Episodes of a file.
         more: Further episodes of a video for each camera before it.
+        per_chunk: Files of a chunk's folder.
+        per_table: Episodes of a file of their table.
     """
     count, total = len(lengths), sum(lengths)
     ends = np.cumsum(lengths)
@@ -67,8 +71,8 @@ def write_robot(
         "episode_index": np.arange(count),
         "tasks": [[TASKS[number % 2]] for number in range(count)],
         "length": np.array(lengths),
-        "data/chunk_index": np.zeros(count, np.int64),
-        "data/file_index": np.arange(count) // per_file,
+        "data/chunk_index": np.arange(count) // per_file // per_chunk,
+        "data/file_index": np.arange(count) // per_file % per_chunk,
         "dataset_from_index": ends - lengths,
         "dataset_to_index": ends,
         "stats/action/mean": [[0.0, 0.0]] * count,
@@ -81,13 +85,13 @@ def write_robot(
             else pa.array(values[inside])
             for name, values in rows.items()
         }
-        _write_table(columns, folder / f"data/chunk-000/file-{number:03}.parquet")
+        _write_table(columns, folder / f"data/{_file(number, per_chunk)}.parquet")
     for camera, name in enumerate(cameras):
         files = np.arange(count) // (per_file + more * camera)
         features[name] = {"dtype": "video", "shape": (32, 48, 3)}
         pixels, begins = [], np.zeros(count)
         for number in range(files[-1] + 1):
-            path = folder / f"videos/{name}/chunk-000/file-{number:03}.mp4"
+            path = folder / f"videos/{name}/{_file(number, per_chunk)}.mp4"
             path.parent.mkdir(parents=True, exist_ok=True)
             inside = np.array(lengths)[files == number]
             write_video(path, int(inside.sum()), fps=FPS, keys=2, seed=10 * camera + number)
@@ -95,8 +99,8 @@ def write_robot(
             begins[files == number] = (np.cumsum(inside) - inside) / FPS
         rows[name] = np.concatenate(pixels)
         episodes |= {
-            f"videos/{name}/chunk_index": np.zeros(count, np.int64),
-            f"videos/{name}/file_index": files,
+            f"videos/{name}/chunk_index": files // per_chunk,
+            f"videos/{name}/file_index": files % per_chunk,
             f"videos/{name}/from_timestamp": begins,
             f"videos/{name}/to_timestamp": begins + np.array(lengths) / FPS,
         }
@@ -111,13 +115,21 @@ def write_robot(
     }
     action = rows["action"]
     stats = {"action": {"mean": action.mean(0).tolist(), "std": action.std(0).tolist(), "count": [total]}}
-    _write_table(episodes, folder / "meta/episodes/chunk-000/file-000.parquet")
+    for number in range(-(-count // per_table)):
+        part = slice(number * per_table, (number + 1) * per_table)
+        columns = {name: column[part] for name, column in episodes.items()}
+        _write_table(columns, folder / f"meta/episodes/{_file(number, per_chunk)}.parquet")
     # as pandas writes an index without a name
     tasks = {"task_index": np.arange(2), "__index_level_0__": list(TASKS)}
     _write_table(tasks, folder / "meta/tasks.parquet")
     (folder / "meta/info.json").write_text(json.dumps(info))
     (folder / "meta/stats.json").write_text(json.dumps(stats))
     return Robot(folder, rows, np.array(lengths))
+
+
+def _file(number: int, per_chunk: int) -> str:
+    """Folder and name of a file, as LeRobot numbers them."""
+    return f"chunk-{number // per_chunk:03}/file-{number % per_chunk:03}"
 
 
 def _write_table(columns: dict[str, Any], path: Path) -> None:

@@ -66,6 +66,21 @@ def test_rows_equal_what_was_written_in_any_order(robot: Robot) -> None:
             assert read[name].dtype == values.dtype, name
 
 
+def test_files_in_several_chunk_folders_and_tables_of_episodes(tmp_path: Path) -> None:
+    """As LeRobot writes large datasets: a chunk's folder has a limited number of files, and a file a limited size."""
+    robot = write_robot(tmp_path, cameras=CAMERAS[:2], per_file=1, more=1, per_chunk=2, per_table=2)
+    for pattern in ("meta/episodes/chunk-*/*.parquet", "data/chunk-*/*.parquet", f"videos/{CAMERAS[1]}/chunk-*/*.mp4"):
+        folders = {path.parent.name for path in tmp_path.glob(pattern)}
+        assert len(folders) > 1, pattern
+    data = loadax.from_lerobot(tmp_path)
+    assert data.offsets().tolist() == [0, *np.cumsum(robot.lengths)]
+    order = np.random.default_rng(0).permutation(len(data))
+    read = data.read(order)
+    assert read.keys() == robot.rows.keys()
+    for name, values in read.items():
+        assert np.array_equal(values, robot.rows[name][order]), name
+
+
 @pytest.mark.processes
 def test_contract_of_a_source(robot: Robot) -> None:
     check_source(loadax.from_lerobot(robot.folder).source)
