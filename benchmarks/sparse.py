@@ -1,7 +1,8 @@
 """Cells by genes as batches on devices: `python benchmarks/sparse.py [--cells 20000] [--genes 20000] [--rounds 5]`.
 
 A matrix of float32 with `--density` of its entries, in memory and in an `.h5ad` file in chunks, is read once in random
-order by loadax and by a loop, in alternating rounds. Both end with a dense batch of `--batch` cells on the devices.
+order by loadax and by a loop, in alternating rounds: an epoch, or its first `--steps` batches. Both end with a dense
+batch of `--batch` cells on the devices.
 
 - memory: `pack_sparse` of a full shuffle; the loop places `X[rows].toarray()` of a permutation's rows.
 - h5ad: packs of consecutive cells, shuffled; the loop reads the same runs by `backed.X[first:end].toarray()`.
@@ -21,6 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +61,10 @@ def write(path: Path, matrix: scipy.sparse.csr_matrix, chunk: int) -> None:
             group.create_dataset(name, data=getattr(matrix, name), chunks=None if name == "indptr" else (chunk,))
 
 
-def epoch(loader: loadax.Dataloader, cells: int) -> tuple[int, int]:
-    """Cells of an epoch of packs, and the bytes that are placed for them."""
+def epoch(loader: loadax.Dataloader, cells: int, steps: int) -> tuple[int, int]:
+    """Cells of the first steps of an epoch of packs, and the bytes that are placed for them."""
     packs = 0
-    for placed in loader.iterate():
+    for placed in islice(loader.iterate(), steps):
         packs += len(jax.block_until_ready(placed)["row_mask"])
     return cells, packs * sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.dataset[0]))
 
@@ -78,12 +80,12 @@ def loop(batches: Iterator[Any]) -> tuple[int, int]:
 
 
 def pairs(
-    matrix: scipy.sparse.csr_matrix, path: Path, batch: int, rows: int
+    matrix: scipy.sparse.csr_matrix, path: Path, batch: int, rows: int, steps: int | None
 ) -> dict[str, tuple[Contestant, Contestant]]:
     """Contestants by name: loadax's and the loop."""
     generator = np.random.default_rng(1)
     cells = matrix.shape[0]
-    count = cells // batch
+    count = min(cells // batch, steps or cells)
     packs, dense = loadax.pack_sparse(loadax.from_sparse(matrix).shuffle(0), rows)
     stored, _ = loadax.pack_sparse(loadax.from_sparse(path), rows)
     group = h5py.File(path)["X"]
@@ -106,8 +108,8 @@ def pairs(
 
     def loader(data: loadax.Dataset, device_map: Any) -> Contestant:
         made = loadax.Dataloader(data.shuffle(1), batch // rows, device_map=device_map, num_epochs=1)
-        epoch(made, count * batch)  # compiles
-        return lambda: epoch(made, count * batch)
+        epoch(made, count * batch, count)  # compiles
+        return lambda: epoch(made, count * batch, count)
 
     return {
         "memory": (loader(packs, dense), lambda: loop(in_memory())),
@@ -129,6 +131,7 @@ def main() -> None:
     for name, default in (("cells", 20_000), ("genes", 20_000), ("rounds", 5), ("batch", 512), ("rows", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--density", type=float, default=0.05)
+    parser.add_argument("--steps", type=int, help="batches of each turn (default: an epoch's)")
     options = parser.parse_args()
     matrix = cells_by_genes(options.cells, options.genes, options.density)
     entries = (matrix.data.nbytes + matrix.indices.nbytes) // options.cells
@@ -139,10 +142,10 @@ def main() -> None:
         before = psutil.Process().memory_info().rss
         packs, dense = loadax.pack_sparse(loadax.from_sparse(path), options.rows)
         loader = loadax.Dataloader(packs.shuffle(1), options.batch // options.rows, device_map=dense, num_epochs=1)
-        epoch(loader, options.cells)
+        epoch(loader, options.cells, len(loader))
         grown = psutil.Process().memory_info().rss - before
         print(json.dumps({"pair": "growth", "MB": grown >> 20, "MB of entries": matrix.nnz * 8 >> 20}))
-        for name, pair in pairs(matrix, path, options.batch, options.rows).items():
+        for name, pair in pairs(matrix, path, options.batch, options.rows, options.steps).items():
             found = [[timed(each) for each in (pair if turn % 2 else pair[::-1])] for turn in range(options.rounds)]
             rounds = [each if turn % 2 else each[::-1] for turn, each in enumerate(found)]
             report: dict[str, Any] = {"pair": name}
