@@ -138,7 +138,11 @@ class GroupDecoder:
     def _pixels(self, frame: Any) -> Pixels:
         # Twice as fast as a frame's own conversion, which makes tables and threads for each.
         rgb: Any = self._reformatter.reformat(frame, format="rgb24", threads=1)
-        pixels: Pixels = rgb.to_ndarray()
+        (plane,) = rgb.planes
+        shape = (rgb.height, rgb.width, 3)
+        strides = (plane.line_size, 3, 1)
+        # Not copied: the array keeps the plane, and so the frame.
+        pixels: Pixels = np.ndarray(shape, np.uint8, plane, 0, strides)
         if frame.rotation:
             pixels = np.rot90(pixels, round(frame.rotation / 90))
         return pixels

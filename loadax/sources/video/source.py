@@ -16,6 +16,9 @@ from loadax.sources.video.frame_rows import FrameRows
 from loadax.sources.video.group_decoder import FrameError
 from loadax.sources.wrappers.chunk_cache import ChunkCache, chunk_of, largest_chunk
 
+# Chunks that stay in memory after all of their rows were read, for windows that share rows.
+_SPARE = 8
+
 
 @final
 class VideoSource(BaseSource):
@@ -58,7 +61,13 @@ class VideoSource(BaseSource):
             )
             fitting = max(1, memory_bytes // chunk_bytes, open_chunks)
             kept = min(len(rows.chunks), fitting)
-            self._pixels = ChunkCache(pixels, pixels.spec, kept, math.inf)
+            if kept == len(rows.chunks):
+                times = math.inf
+            else:
+                times = 1.0  # memory that was written before is faster than new one
+            self._pixels = ChunkCache(
+                pixels, pixels.spec, kept, times, spare=_SPARE, together=False
+            )
         self.traits = Traits(owns_memory=True, reads_columns=True, cached_chunks=kept)
 
     def __len__(self) -> int:

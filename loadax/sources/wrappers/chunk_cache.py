@@ -62,6 +62,9 @@ class ChunkCache(WrapperSource):
         slots: Number of chunks to keep.
         times: Number of requests for each row.
         boxes: Columns that will be requested of each leaf (None: none), as far as they are known.
+        spare: Number of served chunks to keep, for rows that are requested once more.
+        together: Whether several chunks are read in one call, for sources that join requests. Otherwise each is read
+            into its place, without a copy.
     """
 
     spec: Tree = None
@@ -74,18 +77,24 @@ class ChunkCache(WrapperSource):
         slots: int,
         times: float = 1.0,
         boxes: Boxes | None = None,
+        spare: int = 0,
+        together: bool = True,
     ):
         super().__init__(source)
         self.traits = source.traits._replace(owns_memory=True, reads_columns=True)
         self.spec = spec
         self._slots = slots
         self._times = times
+        self._spare = spare
+        self._together = together
         starts = chunk_starts(source)
         assert starts is not None, "a source without chunks needs no cache"
         self.chunks = starts
         self._lock = threading.Lock()
         specs = flatten_spec(spec)[0]
-        self._make = partial(_CachedColumns, source, starts, specs, slots, times)
+        self._make = partial(
+            _CachedColumns, source, starts, specs, slots, times, spare, together
+        )
         self._open = self._make(boxes if boxes is not None else [None] * len(specs))
         # rows fetched by earlier `_CachedColumns`s, with fewer columns
         self._before = 0
@@ -95,17 +104,20 @@ class ChunkCache(WrapperSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An empty cache of the same size in another process.
-        return ChunkCache, (
-            self._source,
+        return ChunkCache, self._arguments(self._source)
+
+    def _over(self, source: BaseSource) -> "ChunkCache":
+        return ChunkCache(*self._arguments(source))
+
+    def _arguments(self, source: BaseSource) -> tuple[Any, ...]:
+        return (
+            source,
             self.spec,
             self._slots,
             self._times,
             self._open.boxes,
-        )
-
-    def _over(self, source: BaseSource) -> "ChunkCache":
-        return ChunkCache(
-            source, self.spec, self._slots, self._times, self._open.boxes
+            self._spare,
+            self._together,
         )
 
     def lacks(self, indices: Integers) -> list[int]:
@@ -159,6 +171,8 @@ class _CachedColumns:
         specs: Sequence[ArraySpec],
         slots: int,
         times: float,
+        spare: int,
+        together: bool,
         boxes: Boxes,
     ):
         self._source = source
@@ -174,6 +188,10 @@ class _CachedColumns:
         self._free = list(range(self._slots))[::-1]
         # by index, least recently used first
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        # those of them that were served and have no user, in the order in which that came
+        self._served: OrderedDict[int, _Chunk] = OrderedDict()
+        self._spare = spare
+        self._together = together
         self._changed = threading.Condition()
         self.rows_fetched = 0
 
@@ -245,6 +263,7 @@ class _CachedColumns:
                 if chunk is not None:
                     chunk.users += 1
                     self._chunks.move_to_end(index)
+                    self._served.pop(index, None)
                 elif (slot := self._slot()) is not None:
                     low, high = self._rows_of(index)
                     chunk = loading[index] = self._chunks[index] = _Chunk(
@@ -277,10 +296,16 @@ class _CachedColumns:
             for index, chunk in chunks.items():
                 chunk.users -= 1
                 chunk.left -= served.get(index, 0)
-                if chunk.users == 0 and (chunk.left <= 0 or chunk.state == "failed"):
+                if chunk.users:
+                    continue
+                if chunk.state == "failed":
                     self._free.append(chunk.slot)
-                    if self._chunks.get(index) is chunk:
-                        del self._chunks[index]
+                elif chunk.left <= 0:
+                    self._served[index] = chunk
+            while len(self._served) > self._spare:
+                index, chunk = self._served.popitem(last=False)
+                self._free.append(chunk.slot)
+                del self._chunks[index]
 
     def _fail(self, chunks: dict[int, _Chunk]) -> None:
         with self._changed:
@@ -298,7 +323,10 @@ class _CachedColumns:
         heights = [high - low for low, high in bounds.values()]
         first = slots[0] * self._height
         arenas = self._arenas or []
-        if slots == list(range(slots[0], slots[0] + len(slots))) and set(
+        if not self._together:
+            for slot, (low, high) in zip(slots, bounds.values(), strict=True):
+                self._fetch(np.arange(low, high), arenas, slot * self._height)
+        elif slots == list(range(slots[0], slots[0] + len(slots))) and set(
             heights[:-1]
         ) <= {self._height}:
             self._fetch(rows, arenas, first)
@@ -337,6 +365,7 @@ class _CachedColumns:
         for index, chunk in self._chunks.items():
             if chunk.users == 0:
                 del self._chunks[index]
+                self._served.pop(index, None)
                 return chunk.slot
         return None
 

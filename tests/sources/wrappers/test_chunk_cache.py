@@ -69,7 +69,12 @@ def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
     shapes = [leaf.shape[1:] for leaf in leaves]
     known = [data.draw(boxes_of(shape)) for shape in shapes] if data.draw(st.booleans()) else None
     cache = cached(
-        source, data.draw(st.integers(0, 12)), times=data.draw(st.sampled_from([0.5, 1.0, 3.0])), boxes=known
+        source,
+        data.draw(st.integers(0, 12)),
+        times=data.draw(st.sampled_from([0.5, 1.0, 3.0])),
+        boxes=known,
+        spare=data.draw(st.integers(0, 3)),
+        together=data.draw(st.booleans()),
     )
     assert len(cache) == rows
     for _ in range(data.draw(st.integers(1, 6))):
@@ -101,6 +106,18 @@ def test_what_is_read_is_what_the_source_has(data: st.DataObject) -> None:
 def _surrounded(rows: int, box: Any, leaf: Any) -> Any:
     """A destination with something around it that must stay 1."""
     return np.ones((rows + 2, *(1 + stop - start for start, stop in box)), leaf.dtype.newbyteorder("="))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_spare_chunks_stay_after_all_of_their_rows_were_served(together: bool) -> None:
+    cache = cached(ChunkedSource(numbered(40), range(0, 40, 4)), spare=2, together=together)
+    fetched = []
+    for chunk in (0, 1, 0, 2, 0, 1, 3, 4, 0):
+        rows = np.arange(4 * chunk, 4 * chunk + 4)
+        np.testing.assert_array_equal(cache.read(rows), numbered(40)[rows])
+        fetched.append(cache.rows_fetched // 4)
+    # of three, the one that was served longest ago is dropped
+    assert fetched == [1, 2, 2, 3, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("starts", [range(0, 100, 8), np.array([0, 1, 9, 40, 41, 90])], ids=["equal", "irregular"])
