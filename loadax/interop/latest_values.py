@@ -48,6 +48,13 @@ def _is_computed(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    if hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, str):
         return value
-    return f"{float(value):.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    try:
+        return f"{float(value):.4g}"
+    except (TypeError, ValueError):  # a complex number, say
+        return str(value)

@@ -3,7 +3,11 @@
 import weakref
 from collections.abc import Iterator, Sized
 from functools import cache, partial
-from typing import Any, final
+from typing import Any, SupportsFloat, final
+
+from jax import Array
+from jax.core import Tracer
+from jax.dtypes import issubdtype, prng_key
 
 from loadax.core.arguments import dimensions, shown
 from loadax.core.formatting import percent_text
@@ -113,6 +117,23 @@ def _statistics(batches: Any, state: Any) -> str:
     return ", ".join(texts)
 
 
+def _check_value(name: str, value: Any) -> None:
+    """Refuses what has no text now, which would end the training where the bar is drawn."""
+    if dimensions(value):
+        advice = f"pass a number, such as {name}.mean()"
+    elif isinstance(value, Tracer):
+        advice = "return it from the jitted function, and show the result"
+    elif isinstance(value, str | SupportsFloat) and not _is_key(value):
+        return
+    else:
+        advice = "pass a number, a scalar array, or text"
+    raise ArgumentError(f"{name}={shown(value)}: {advice}")
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, Array) and issubdtype(value.dtype, prng_key)
+
+
 @final
 class LoaderProgress(Iterator[Tree]):
     """Yields batches and advances a bar.
@@ -159,10 +180,11 @@ class LoaderProgress(Iterator[Tree]):
         Does not wait for the devices, unlike `set_postfix` with arrays of JAX, so it is cheap in every step.
 
         Args:
-            values: Numbers, scalar arrays, or text, by name.
+            values: Numbers, scalar arrays, or text, by name. None shows nothing.
 
         Raises:
-            ArgumentError: If a value is an array of one dimension or more.
+            ArgumentError: If a value is none of these, such as an array of one dimension or more, or an array that
+                `jax.jit` traces.
 
         Examples:
             >>> import io, numpy as np
@@ -174,12 +196,10 @@ class LoaderProgress(Iterator[Tree]):
             >>> "loss=1, " in screen.getvalue()
             True
         """
-        for name, value in values.items():
-            if dimensions(value):
-                raise ArgumentError(
-                    f"{name}={shown(value)}: pass a number, such as {name}.mean()"
-                )
-        self._values.add(values)
+        known = {name: value for name, value in values.items() if value is not None}
+        for name, value in known.items():
+            _check_value(name, value)
+        self._values.add(known)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # __init__ may have failed before _bar was set

@@ -131,6 +131,40 @@ def test_bar_shows_values_beside_the_statistics() -> None:
         batches.show(loss=jnp.zeros(8))
 
 
+def test_bar_shows_any_value_that_it_takes() -> None:
+    values = LatestValues()
+    values.add({"tokens": 123_456, "seen": np.int64(7_000), "on": True, "loss": jnp.bfloat16(2.5), "z": np.array(1j)})
+    assert str(values) == "tokens=123,456, seen=7,000, on=1, loss=2.5, z=1j"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.5], r"loss=\[1.5\]: pass a number, a scalar array, or text"),
+        ({"a": 1}, r"loss=\{'a': 1\}: pass a number, a scalar array, or text"),
+        (jax.random.key(0), "loss=.*key.*: pass a number, a scalar array, or text"),
+    ],
+    ids=["list", "dict", "key"],
+)
+def test_show_refuses_a_value_before_the_bar_is_drawn(value: Any, message: str) -> None:
+    with loadax.progress(loader(), file=Screen(), mininterval=0) as bar:
+        next(bar)
+        with pytest.raises(ArgumentError, match=message):
+            bar.show(loss=value)
+        assert len(list(bar)) == 39  # training goes on
+
+
+def test_show_refuses_a_traced_value_and_leaves_out_none() -> None:
+    screen = Screen()
+    with loadax.progress(loader(), file=screen, mininterval=0, ncols=120) as bar:
+        for _ in bar:
+            bar.show(loss=1.5, best=None)
+        with pytest.raises(ArgumentError, match="return it from the jitted function, and show the result"):
+            jax.jit(lambda loss: bar.show(loss=loss))(1.0)
+    assert "loss=1.5, " in screen.lines()[-1]
+    assert "best" not in screen.getvalue()
+
+
 def test_values_are_shown_once_the_devices_have_computed_them() -> None:
     product = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y @ x, x).sum())
     matrix = jnp.full((256, 256), 1 / 256)
