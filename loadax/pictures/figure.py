@@ -5,7 +5,7 @@ Colours of data are those of Okabe and Ito, which people with colour blindness c
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
@@ -42,6 +43,7 @@ _GREY = COLOURS[6]
 _WIDTHS = (7.0, 10.8)  # inches of a figure of one column, and of two
 _HEIGHT = 3.1  # inches of a panel
 _MOST_NAMES = 16  # beside each other
+_LETTERS = 40  # of a label in a legend
 _THOUSANDS = StrMethodFormatter("{x:,.10g}")
 _SMALL = 8  # points of a text in a panel
 
@@ -77,6 +79,8 @@ def picture(panels: Sequence[Panel]) -> Picture:
         axes.tick_params(labelsize=_SMALL)
         axes.set_xlabel(panel.x, fontsize=_SMALL + 1)
         _draw(panel, axes)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of data may have "$"
     return figure
 
 
@@ -153,11 +157,12 @@ def _name_ticks(axis: Any, names: Sequence[str]) -> None:
 @_draw.register
 def _shares(panel: Shares, axes: Axes) -> None:
     below = np.zeros(len(panel.edges) - 1)
-    for number, (label, shares) in enumerate(panel.shares.items()):
+    bars = []
+    for number, shares in enumerate(panel.shares.values()):
         above = below + shares
         colour = COLOURS[number % len(COLOURS)]
-        axes.stairs(
-            above, panel.edges, baseline=below, fill=True, color=colour, label=label
+        bars.append(
+            axes.stairs(above, panel.edges, baseline=below, fill=True, color=colour)
         )
         below = above
     axes.set_xlim(panel.edges[0], panel.edges[-1])
@@ -165,7 +170,7 @@ def _shares(panel: Shares, axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    _legend(axes)
+    _legend(axes, bars, panel.shares)
 
 
 @_draw.register
@@ -186,23 +191,24 @@ def _bars(panel: Bars, axes: Axes) -> None:
     number = len(panel.series)
     width = 0.8 / number
     below = np.zeros(len(places))
-    for turn, (label, values) in enumerate(panel.series.items()):
+    bars = []
+    for turn, values in enumerate(panel.series.values()):
         colour = _colours(panel)[turn]
         if panel.stacked:
-            axes.bar(places, values, 0.7, below, color=colour, label=label)
+            bars.append(axes.bar(places, values, 0.7, below, color=colour))
             below = below + values
             continue
         beside = places + (turn - (number - 1) / 2) * width
-        bars = axes.bar(beside, values, width, color=colour, label=label)
+        bars.append(axes.bar(beside, values, width, color=colour))
         if len(places) * number <= _MOST_NAMES:
-            axes.bar_label(bars, fmt="{:,.4g}", fontsize=_SMALL, padding=1)
+            axes.bar_label(bars[-1], fmt="{:,.4g}", fontsize=_SMALL, padding=1)
     axes.set_ylabel(panel.y, fontsize=_SMALL + 1)
     axes.set_xlim(0, len(places))
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     axes.yaxis.set_major_formatter(_THOUSANDS)
     _name_ticks(axes.xaxis, panel.names)
     if number > 1:
-        _legend(axes, panel.names[0].count("\n") + 1)
+        _legend(axes, bars, panel.series, panel.names[0].count("\n") + 1)
 
 
 def _colours(panel: Bars) -> Sequence[str]:
@@ -222,22 +228,27 @@ def _counts(panel: Counts, axes: Axes) -> None:
 
 @_draw.register
 def _points(panel: Points, axes: Axes) -> None:
-    for colour, (label, rows) in zip(COLOURS, panel.rows.items(), strict=False):
-        axes.plot(panel.positions, rows, ".", color=colour, label=label, ms=3.5)
+    points = []
+    for colour, rows in zip(COLOURS, panel.rows.values(), strict=False):
+        points += axes.plot(panel.positions, rows, ".", color=colour, ms=3.5)
     axes.set_ylabel(panel.y, fontsize=_SMALL + 1)
     axes.yaxis.set_major_formatter(_THOUSANDS)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(_THOUSANDS)
     if len(panel.rows) > 1:
-        _legend(axes)
+        _legend(axes, points, panel.rows)
 
 
-def _legend(axes: Axes, lines: int = 1) -> None:
+def _legend(
+    axes: Axes, handles: Sequence[Any], labels: Iterable[str], lines: int = 1
+) -> None:
     """Puts a legend below the axes, whose ticks have names of some lines."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     below = ScaledTranslation(0, -(24 + 10 * lines) / 72, figure.dpi_scale_trans)
-    axes.legend(
+    legend = axes.legend(
+        handles,
+        [str(number) for number in range(len(handles))],
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
@@ -247,3 +258,13 @@ def _legend(axes: Axes, lines: int = 1) -> None:
         borderaxespad=0,
         borderpad=0,
     )
+    # legend() itself leaves out labels that begin with "_".
+    for text, label in zip(legend.get_texts(), labels, strict=False):
+        text.set_text(_short(label))
+
+
+def _short(label: str) -> str:
+    """A label that fits into a column of a legend, with its end, which has its share."""
+    if len(label) <= _LETTERS:
+        return label
+    return f"{label[: _LETTERS - 24]}…{label[-23:]}"

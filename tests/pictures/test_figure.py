@@ -62,6 +62,13 @@ def test_panel_is_a_small_svg_with_its_texts(panel: Panel) -> None:
         assert {"1.5", "0.5", "1"} <= {*shown}
 
 
+def test_names_of_data_are_shown_as_they_are() -> None:
+    labels = ["_hidden: 25.0%", r"$\bar: 25.0%", "$a$_b: 25.0%", "x" * 200 + ": 25.0%, 0.78 epochs"]
+    shares: Any = {label: [0.25, 0.25] for label in labels}
+    figure = picture([Shares(r"Who holds ['$\x$']", "$\\y$", "x", [0, 5, 10], shares)])
+    assert {*labels[:3], "x" * 16 + "…" + "xxx: 25.0%, 0.78 epochs", r"Who holds ['$\x$']", "$\\y$"} <= {*texts(figure)}
+
+
 def places(figure: Figure) -> list[tuple[int, ...]]:
     return [axes.get_subplotspec().get_geometry() for axes in figure.axes]  # type: ignore[union-attr]
 
