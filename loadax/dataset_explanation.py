@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from loadax.pictures.panels import Panels
 
 _SHOWN_PARTS = 16
+_STREAM = "known when they are read, of a stream"
 
 
 @final
@@ -33,7 +34,8 @@ class DatasetExplanation:
         data: Source of the rows.
         order: Verbs of the dataset.
         rows: Rows of an epoch. None: there is no length, or it depends on the batch size.
-        parts: Name, and rows of an epoch, of each dataset of a mixture or concatenation; None: endless.
+        length: The same as text.
+        parts: Name, and rows of an epoch, of each dataset of a mixture or concatenation; None: there is no length.
         promises: What the order promises, a sentence each.
         leaves: Leaves of an example, with dtype and shape.
         row_bytes: Bytes of an example.
@@ -43,6 +45,7 @@ class DatasetExplanation:
     data: str
     order: tuple[str, ...]
     rows: int | None
+    length: str
     parts: tuple[tuple[str, int | None], ...]
     promises: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -83,8 +86,10 @@ class DatasetExplanation:
         }
 
     def __str__(self) -> str:
+        unknown = _STREAM if self.length == _STREAM else "endless"
         parts = [
-            f"{name}: {_rows_text(rows)}" for name, rows in self.parts[:_SHOWN_PARTS]
+            f"{name}: {_rows_text(rows, unknown)}"
+            for name, rows in self.parts[:_SHOWN_PARTS]
         ]
         more = len(self.parts) - _SHOWN_PARTS
         if more > 0:
@@ -92,7 +97,7 @@ class DatasetExplanation:
         facts = {
             "data": [self.data],
             "order": list(self.order),
-            "rows": [_rows_text(self.rows)],
+            "rows": [self.length],
             "parts": parts,
             "promises": list(self.promises),
             "leaves": list(self.leaves),
@@ -134,6 +139,13 @@ def explain_dataset(
             for name, part in zip(names, order.parts, strict=True)
         ]
 
+    if has_stream(order):
+        unknown = _STREAM
+    elif order.by_step:
+        unknown = "depend on the batch size, as the weights follow its steps"
+    else:
+        unknown = "endless"
+
     def panels() -> "Panels":
         if has_stream(order):
             raise StreamError("explain().plot()")
@@ -145,6 +157,7 @@ def explain_dataset(
         data=redact(repr(reader.source)),
         order=verbs,
         rows=_size_of(order),
+        length=_rows_text(_size_of(order), unknown),
         parts=tuple(parts),
         promises=tuple(_promises(order)),
         leaves=tuple(leaves),
@@ -160,9 +173,9 @@ def _size_of(order: Order) -> int | None:
     return order.size
 
 
-def _rows_text(rows: int | None) -> str:
+def _rows_text(rows: int | None, unknown: str) -> str:
     if rows is None:
-        return "endless"
+        return unknown
     return f"{count_text(rows, 'row')} an epoch"
 
 

@@ -78,6 +78,18 @@ def test_parts_of_concatenations_and_endless_mixtures() -> None:
     endless = mixture(stop="never").explain()
     assert endless.rows is None
     assert "rows      endless" in str(endless)
+
+
+def test_rows_of_streams_and_of_mixtures_by_step_are_not_called_endless() -> None:
+    stream = from_stream(lambda lane, lanes: iter(range(lane, 20, lanes)), lanes=2)
+    assert "rows      known when they are read, of a stream" in str(stream.explain())
+    text = str(mix([stream, stream], [1, 1]).explain())
+    assert "parts     0: known when they are read, of a stream" in text
+    assert "endless" not in text
+    data = from_arrays(np.arange(90))
+    by_step = str(mix([data, data], {0: [1, 1], 5: [1, 3]}, by="step").explain())
+    assert " 1:1, 1:3 from step 5 on: " in by_step
+    assert "rows      depend on the batch size, as the weights follow its steps" in by_step
     many = concat([data] * 20).explain()
     assert "          and 4 more\n" in str(many)
 

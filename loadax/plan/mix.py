@@ -494,9 +494,13 @@ class Mixed(OrderOfParts):
         return [["mix", parts, segments, self.seed, self.stop, version, *lengths]]
 
     def text(self) -> list[str]:
+        if self.by_step:
+            unit = "step"
+        else:
+            unit = "position"
         weights = ", ".join(
             ":".join(map(str, segment.weights))
-            + f" from position {segment.start:,} on" * bool(segment.start)
+            + f" from {unit} {segment.start:,} on" * bool(segment.start)
             for segment in self.segments
         )
         parts = parts_text(zip(self.names, self.parts, strict=True))

@@ -77,7 +77,7 @@ def _mesh(hosts: AllHosts, reading: Reading) -> Panel:
         held = hosts.held_by_devices(number)
         names = np.arange(held.hosts)
         kind = "device"
-        note = f"{held.hosts:,} devices of one host"
+        note = f"{count_text(held.hosts, 'device')} of one host"
     lines = spaced(range(held.cuts[0]), _MOST_LINES)
     columns = spaced(range(held.columns), _MOST_COLUMNS)
     x, columns_text = _columns(held, columns)

@@ -95,6 +95,8 @@ def test_one_host_shows_its_devices() -> None:
     panel = panel_of(Dataloader({"x": np.zeros((8, 4, 2))}, 8, mesh=loadax.sharding.data_parallel()), Holders)
     assert (panel.kind, panel.note) == ("device", "8 devices of one host")
     assert panel.holders == [[(device,)] for device in range(8)]
+    alone = Dataloader({"x": np.zeros((8, 4))}, 8, mesh=plan_mesh({"data": 1}, hosts=1))
+    assert panel_of(alone, Holders).note == "1 device of one host"
 
 
 def test_uneven_hosts_and_cuts_of_several_dims() -> None:
