@@ -205,9 +205,15 @@ class Decode:
                 f"{decoder.verb}, row {names[index]}: "
                 f"{unknown_leaf(self.function.leaf, known)}"
             )
-        content = _content(value_at(example, path))
+        value = value_at(example, path)
+        content = _content(value)
+        if content is None and _is_missing(value):
+            raise SourceError(
+                f"row {names[index]}: {self._named} has no bytes (None); leave the row "
+                f"out: dataset.exclude([{int(visits.rows[index])}])"
+            )
         if content is None:
-            found = array_or_object(value_at(example, path))
+            found = array_or_object(value)
             raise LeafError(
                 f"row {names[index]}: {self._named} is {found.dtype}"
                 f"{list(found.shape)}, not the bytes of {decoder.noun}; name a leaf "
@@ -257,6 +263,15 @@ def _content(value: Any) -> bytes | None:
     if isinstance(value, np.ndarray) and value.dtype == _BYTE and value.ndim == 1:
         return value.tobytes()
     return None
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value stands for a file that is missing: None, also in a dict of bytes and path."""
+    if isinstance(value, Mapping):
+        return "bytes" in value and _is_missing(value["bytes"])
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return value.item() is None
+    return value is None
 
 
 def decode(leaf: Any, decoder: FileDecoder, place: int) -> Decode:

@@ -266,6 +266,22 @@ def test_leaf_that_has_no_bytes() -> None:
         rows.decode_video("fill", frames=1)[0]
 
 
+@pytest.mark.parametrize("missing", [None, {"bytes": None, "path": "x.wav"}], ids=["None", "dict"])
+def test_a_row_without_bytes_is_masked(missing: Any, sounds: list[bytes]) -> None:
+    rows = loadax.from_source([{"file": sounds[0]}, {"file": missing}]).decode_audio("file", rate=RATE, seconds=0.1)
+    message = r"row 1: leaf 'file' has no bytes \(None\); leave the row out: dataset\.exclude\(\[1\]\)"
+    with pytest.raises(SourceError, match=message):
+        rows[1]
+    assert len(rows.exclude([1]).read([0])["file"]) == 1
+    (batch,) = Dataloader(rows, 2, mesh=_mesh(), on_error="mask")
+    assert np.asarray(batch["mask"]).tolist() == [True, False]
+
+
+def test_a_name_is_refused_where_examples_have_none(sounds: list[bytes]) -> None:
+    with pytest.raises(LeafError, match="there is no leaf 'file': the example is one array, without a name"):
+        loadax.from_source(sounds).decode_audio("file", rate=RATE)[0]
+
+
 def test_random_clips_after_resume_and_in_workers(sounds: list[bytes], tmp_path: Path) -> None:
     data = of(sounds * 2).decode_audio("file", rate=RATE, seconds=0.1, clip="random").shuffle(seed=1)
     loader = Dataloader(data, 4, num_epochs=2, mesh=_mesh())

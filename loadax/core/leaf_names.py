@@ -69,6 +69,8 @@ def without(tree: Tree, path: Path) -> dict[Any, Any]:
 
 def unknown_leaf(name: str, names: list[str]) -> str:
     """Text for errors about a name that is not one of these leaves."""
+    if names == [""]:
+        return f"there is no leaf {name!r}: the example is one array, without a name"
     close = difflib.get_close_matches(name, names, 1)
     if close:
         guess = f"did you mean {close[0]!r}? "

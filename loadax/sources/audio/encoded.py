@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from loadax.core.arguments import integer
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec
 from loadax.sources.audio.clip import clip_of
@@ -86,8 +87,8 @@ class EncodedAudio:
             raise SoundError("it has no samples")
         if self.channels not in (None, sound.channels):
             raise SoundError(
-                f"it has {sound.channels} channels, and channels={self.channels}; pass "
-                "channels='mono' to have their mean"
+                f"it has {count_text(sound.channels, 'channel')}, and "
+                f"channels={self.channels}; pass channels='mono' to have their mean"
             )
         if not is_simple(sound.rate, self.rate):
             raise SoundError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import choice, integer
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files
 from loadax.kept.index_folder import Entry, check_array
@@ -135,8 +135,8 @@ def _check(
     """
     if sound.channels != number and not mono:
         raise SourceError(
-            f"{location} has {sound.channels} channels, and others have {number}; pass "
-            "channels='mono' to have the mean of the channels of each, or files of "
+            f"{location} has {count_text(sound.channels, 'channel')}, and others have "
+            f"{number}; pass channels='mono' to have the mean of the channels of each, or files of "
             "equal ones",
             argument="channels",
         )

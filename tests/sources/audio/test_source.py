@@ -162,7 +162,7 @@ def test_channels(tmp_path: Path) -> None:
     read = loadax.from_audio(tmp_path, 0.125, channels="mono").read([0, 1])["audio"]
     assert np.array_equal(read, [stereo.mean(1), mono[:, 0]])
     assert np.array_equal(loadax.from_audio(tmp_path / "a.wav", 0.125)[0]["audio"], stereo)
-    with pytest.raises(SourceError, match=r"b.wav has 1 channels, and others have 2; pass channels='mono'"):
+    with pytest.raises(SourceError, match=r"b.wav has 1 channel, and others have 2; pass channels='mono'"):
         loadax.from_audio(tmp_path, 0.1)
     with pytest.raises(SourceError, match=r"a.wav has 2 channels, and others have 1"):
         loadax.from_audio(tmp_path, 0.1, channels=1)
