@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from loadax.core.arguments import shown
 from loadax.core.version import __version__
+from loadax.errors import ArgumentError
 from loadax.interop.ledgers import ledger_finder
 from loadax.loader.metrics import exported
 from loadax.loader.metrics.stats import STAGES
@@ -20,7 +22,8 @@ def observe(batches: Any, meter: Any = None) -> None:
 
     Names are those of Prometheus with dots, without the unit: `loadax.wait`, in `s`, becomes
     `loadax_wait_seconds_total` where a collector passes it on to Prometheus. The iterator is not kept alive; when it is
-    gone, its last statistics are collected. Call it once a loader, since OpenTelemetry can't remove instruments.
+    gone, its last statistics are collected. Call it once a loader, since OpenTelemetry can't remove instruments, and
+    pass each of several loaders a meter of its own name, since it keeps the first instrument of a name alone.
 
     Args:
         batches: Iterator, or a `Dataloader` for its latest iterator. Pass the loader to watch `for batch in loader:`,
@@ -28,7 +31,7 @@ def observe(batches: Any, meter: Any = None) -> None:
         meter: Meter of OpenTelemetry. None: that of the global `MeterProvider`.
 
     Raises:
-        ArgumentError: If `batches` has no statistics.
+        ArgumentError: If `batches` has no statistics, or `meter` is not a meter.
         UnsupportedError: If opentelemetry-api is not installed.
 
     Examples:
@@ -53,7 +56,13 @@ def observe(batches: Any, meter: Any = None) -> None:
     )
     from opentelemetry import metrics
 
-    meter = meter or metrics.get_meter("loadax", __version__)
+    if meter is None:
+        meter = metrics.get_meter("loadax", __version__)
+    if not isinstance(meter, metrics.Meter):
+        raise ArgumentError(
+            f"meter={shown(meter)}: pass a meter, such as "
+            "MeterProvider(…).get_meter('train')"
+        )
     counter = meter.create_observable_counter
     gauge = meter.create_observable_gauge
     find = ledger_finder(batches)

@@ -120,14 +120,18 @@ def _statistics(batches: Any, state: Any) -> str:
 def _check_value(name: str, value: Any) -> None:
     """Refuses what has no text now, which would end the training where the bar is drawn."""
     if dimensions(value):
-        advice = f"pass a number, such as {name}.mean()"
-    elif isinstance(value, Tracer):
-        advice = "return it from the jitted function, and show the result"
-    elif isinstance(value, str | SupportsFloat) and not _is_key(value):
-        return
-    else:
-        advice = "pass a number, a scalar array, or text"
-    raise ArgumentError(f"{name}={shown(value)}: {advice}")
+        raise ArgumentError(
+            f"{name}={shown(value)}: pass a number, such as {name}.mean()"
+        )
+    if isinstance(value, Tracer):
+        raise ArgumentError(
+            f"{name}={shown(value)}: return it from the jitted function, and show the "
+            "result"
+        )
+    if not isinstance(value, str | SupportsFloat) or _is_key(value):
+        raise ArgumentError(
+            f"{name}={shown(value)}: pass a number, a scalar array, or text"
+        )
 
 
 def _is_key(value: Any) -> bool:

@@ -22,7 +22,7 @@ from loadax.errors import (
     MeshError,
     PartitionError,
 )
-from loadax.interop import grain as to_grain, progress, prometheus
+from loadax.interop import grain as to_grain, opentelemetry, progress, prometheus
 from loadax.loader.reports.bottleneck import report
 from loadax.loader.reports.run_record import read_record
 from tests.advice.registry import Case, follows
@@ -113,6 +113,15 @@ def metrics_of_a_dataset(case: Case) -> None:
         for given in (loader, batches):
             with prometheus.serve(given) as exporter:
                 assert exporter.url
+
+
+@follows("pass a meter, such as MeterProvider(…).get_meter('train')")
+def provider_in_place_of_a_meter(case: Case) -> None:
+    metrics = pytest.importorskip("opentelemetry.sdk.metrics")
+    provider = metrics.MeterProvider(shutdown_on_exit=False)
+    with case.refused(ArgumentError):
+        opentelemetry.observe(loader_of(), provider)
+    opentelemetry.observe(loader_of(), provider.get_meter("train"))
 
 
 @follows("or keep … on the host: Dataloader(…, host_leaves=…)")

@@ -101,3 +101,20 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     with pytest.raises(UnsupportedError, match=r"pip install opentelemetry-api"):
         observe(loader())
+
+
+def test_loaders_with_meters_of_their_own_are_both_observed() -> None:
+    reader = export.InMemoryMetricReader()
+    provider = metrics.MeterProvider([reader], shutdown_on_exit=False)
+    loaders = {"train": loader(), "validation": loader(num_epochs=2)}
+    for name, batches in loaders.items():
+        observe(batches, provider.get_meter(name))
+        assert len(list(batches)) == len(batches)
+    scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    steps = {scope.scope.name: scope.metrics[0].data.data_points[0].value for scope in scopes}
+    assert steps == {"train": 40, "validation": 80}
+
+
+def test_a_provider_is_refused_as_a_meter() -> None:
+    with pytest.raises(ArgumentError, match=r"meter=<.*MeterProvider.*>: pass a meter, such as MeterProvider\("):
+        observe(loader(), metrics.MeterProvider(shutdown_on_exit=False))
