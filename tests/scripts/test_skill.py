@@ -5,6 +5,8 @@ Its code is run by test_docs.py.
 
 import os
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,10 @@ seeds = iter(range(100))
 
 def make_other_each_time():
     return loadax.Dataloader(train.shuffle(seed=next(seeds)), batch_size=16)
+
+def make_stream():
+    stream = loadax.from_stream(lambda lane, lanes: ({"x": np.float32(row)} for row in range(100)), lanes=1)
+    return loadax.Dataloader(stream, batch_size=16)
 
 def make_mixing():
     rows = data.map_batch(lambda batch: {"x": batch["x"] - batch["x"].mean()})
@@ -92,3 +98,38 @@ def test_a_loader_with_a_mistake_fails(arguments: list[str], failed: list[str], 
     code, lines = check(tmp_path, *arguments, "--steps", "20")
     assert code == 1
     assert [line.split(": ")[:2] for line in lines if line.startswith("FAILED")] == [failed]
+
+
+def test_a_stream_is_read_and_reported(tmp_path: Path) -> None:
+    code, lines = check(tmp_path, "train:make_stream", "--steps", "20")
+    assert (code, [line.split(":")[0] for line in lines]) == (0, ["passed report"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "train has no colon; pass MODULE:FUNCTION, such as train:make_loader"),
+        (["train:make"], "module 'train' has no attribute 'make'; pass MODULE:FUNCTION"),
+        (["trian:make_loader"], "No module named 'trian'; pass MODULE:FUNCTION"),
+        (["train:make_loader", "--validation", "train:nothing"], "no attribute 'nothing'; pass MODULE:FUNCTION"),
+        (["train:make_validation"], "second part, 71 rows)); return a loadax.Dataloader"),
+        (["train:make_loader", "--steps", "0"], "--steps 0: pass 1 or more"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["check_loader.py", *arguments])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SKILL / "scripts/check_loader.py"), run_name="__main__")
+    sys.modules.pop("train", None)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
