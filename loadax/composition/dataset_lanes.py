@@ -61,7 +61,7 @@ class DatasetLane(Iterator[Tree]):
         self._epoch = epoch
         self._position = lane
         # which later epochs have no reason to wait for
-        self._served = _MOST_ROWS if epoch else 0
+        self._served = 2 * _MOST_ROWS if epoch else 0
         self._rows: list[Tree] = []  # the next ones, the last one first
         self._most = 1  # until the size of a row is known
 

@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
     """
 
     numbers: Sequence[int]
-    rows: list[int]
+    rows: Sequence[int]
     columns: list[Column]
     lengths: Integers
     base: DocumentState | None
@@ -181,7 +181,7 @@ class DocumentChunks:
     def _chunk(self, count: int) -> Chunk:
         """The next documents, which were read, mapped and checked."""
         numbers = range(self._first, self._first + count)
-        rows = [self._documents.row_of(number) for number in numbers]
+        rows = self._documents.rows_of(numbers)
         mapped = self._documents.mapped(self._items[:count], rows)
         columns = self._form.columns(mapped, rows)
         lengths = self._options.lengths(self._form.lengths(columns))

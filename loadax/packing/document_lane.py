@@ -83,6 +83,12 @@ class DocumentLane:
         """Row of a document."""
         return number * self.lanes + self.lane
 
+    def rows_of(self, numbers: range) -> range:
+        """Rows of consecutive documents."""
+        return range(
+            self.row_of(numbers.start), self.row_of(numbers.stop), self.lanes
+        )
+
     def mapped(self, items: list[Tree], rows: Sequence[int]) -> list[Tree]:
         """Documents of these rows, mapped, in memory that the lane does not write to again."""
         if isinstance(self._rows, DatasetLane) and not self._reader.maps:

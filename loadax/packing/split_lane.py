@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
@@ -29,7 +29,8 @@ class SplitLane(Iterator[PlannedRow]):
         (self._size,) = options.sizes.tolist()
         self._rows = 0
         self._chunk: Chunk | None = None
-        # Entries of the chunk up to the end of each document, and those that are in rows.
+        # Entries of each document of the chunk, those up to its end, and those that are in rows.
+        self._lengths: list[int] = []
         self._ends = [0]
         self._taken = 0
 
@@ -94,7 +95,8 @@ class SplitLane(Iterator[PlannedRow]):
         if not chunk.lengths.all():
             chunk = chunk.of(np.flatnonzero(chunk.lengths[:, 0]).tolist())
         self._chunk = chunk
-        self._ends = np.cumsum(chunk.lengths[:, 0]).tolist() or [0]
+        self._lengths = chunk.lengths[:, 0].tolist()
+        self._ends = [*accumulate(self._lengths)] or [0]
         self._taken = 0
 
     def _take(self, row: PlannedRow, room: int) -> int:
@@ -105,10 +107,12 @@ class SplitLane(Iterator[PlannedRow]):
         end = min(begin + room, self._ends[-1])
         last = bisect_left(self._ends, end)
         documents = slice(first, last + 1)
-        bounds = [begin, *self._ends[first:last], end]
+        lengths = self._lengths[documents]
+        lengths[0] -= skip
+        lengths[-1] -= self._ends[last] - end
         row.rows += self._chunk.rows[documents]
         row.skips += [skip] + [0] * (last - first)
-        row.lengths[0] += [stop - start for start, stop in pairwise(bounds)]
+        row.lengths[0] += lengths
         columns = [column[documents] for column in self._chunk.columns]
         if row.columns:
             columns = [

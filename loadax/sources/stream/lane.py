@@ -185,6 +185,8 @@ class Lane:
         Args:
             oldest: Earliest row that the consumer may continue at.
         """
+        if self._methods is not None and perf_counter() < self._state_due:
+            return
         if len(self.states) > 1:
             oldest = max(oldest, self.states[0].row)
             del self.states[

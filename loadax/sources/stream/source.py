@@ -21,7 +21,7 @@ from loadax.core.spec import (
 from loadax.core.tree import Structure
 from loadax.errors import StreamError
 from loadax.protocols import Array, ArraySpec, Boxes, Integers, Outputs, Tree, Visits
-from loadax.sources.base import BaseSource, Traits, all_parts
+from loadax.sources.base import BaseSource, Traits, all_parts, asked_for
 from loadax.sources.stream.blocks import (
     BlockSpec,
     FilledRows,
@@ -368,19 +368,19 @@ class OpenStream(BaseSource):
             found = self._find(rows)
         else:
             found = None
-        if (
-            found is None
-            or found[1] is not None
-            or not _whole(self._stream.flat_spec[0], boxes, out)
-        ):
+        if found is None:
             super().read_into(rows, boxes, out)
             return
-        piece = found[0]
+        piece, places = found
         if piece.items is None:
+            chosen: Any = slice(None) if places is None else places
+            for leaf, columns, into in asked_for(piece.columns, boxes, out):
+                into[...] = leaf[(chosen, *(slice(*column) for column in columns))]
+        elif places is None and _whole(self._stream.flat_spec[0], boxes, out):
+            whole = [destination for destination in out if destination is not None]
+            self.join(piece.items, piece.rows, whole)
+        else:
             super().read_into(rows, boxes, out)
-            return
-        whole = [destination for destination in out if destination is not None]
-        self.join(piece.items, piece.rows, whole)
 
     def join(self, items: list[Tree], rows: Integers, out: Sequence[Array]) -> None:
         """Stacks examples, joins parts of blocks, or fills rows.
