@@ -21,7 +21,7 @@ _BYTE = np.dtype(np.uint8)
 _NOTHING = np.zeros((), _BYTE)
 
 
-class FileDecoder(Protocol):
+class BytesDecoder(Protocol):
     """Decodes the bytes of one file to an array. The members that `Decode` needs."""
 
     @property
@@ -78,7 +78,7 @@ class Decoding:
     """
 
     leaf: str | None
-    decoder: FileDecoder
+    decoder: BytesDecoder
 
     def __repr__(self) -> str:
         texts = [
@@ -117,8 +117,8 @@ class Decode:
         return bool(self._decoder.is_random)
 
     @property
-    def _decoder(self) -> FileDecoder:
-        decoder: FileDecoder = self.function.decoder
+    def _decoder(self) -> BytesDecoder:
+        decoder: BytesDecoder = self.function.decoder
         return decoder
 
     @property
@@ -274,7 +274,7 @@ def _is_missing(value: Any) -> bool:
     return value is None
 
 
-def decode(leaf: Any, decoder: FileDecoder, place: int) -> Decode:
+def decode(leaf: Any, decoder: BytesDecoder, place: int) -> Decode:
     """Makes the transform of `Dataset.decode_images` and the like.
 
     Args:
