@@ -22,7 +22,7 @@ SYNONYMS = {
     "guides/meshes.md": "pmap pjit shard_map GSPMD FSDP",
     "guides/object-storage.md": "minio gcs azure r2 endpoint boto",
     "guides/orders.md": "ragged imbalanced oversample oversampling undersample class weights weighted reshuffle "
-    "visualize visualise",
+    "visualize visualise picture plot chart",
     "guides/preemption.md": "ctrl c ctrl-c keyboardinterrupt interrupt spot requeue kill",
     "guides/random.md": "albumentations randomness random_state torchvision transforms seeded",
     "guides/sparse.md": "h5ad scipy csr scanpy single-cell genes recommender",

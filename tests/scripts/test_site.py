@@ -237,6 +237,8 @@ SEARCHES = {
     "k-fold": ["guides/splits/"],
     "cross-validation": ["guides/splits/"],
     "imbalanced": ["guides/orders/"],
+    "plot order": ["guides/orders/"],
+    "order picture": ["guides/orders/"],
     "class weights": ["guides/orders/", "examples/images/"],
     "reshuffle": ["guides/chunks/", "guides/orders/"],
     "float16": ["guides/device/"],
