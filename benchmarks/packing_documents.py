@@ -2,9 +2,11 @@
 
 The same documents, of 20 to 400 tokens, in rows of 1,024 and batches of 16, by `to_stream().pack()` with 16 lanes and
 with one, `pack()`, Grain's `ConcatThenSplit`, and the loop of EasyLM's `JsonDataset` without its tokenizer. The batches
-of all go onto the device. Or, with `--lines`, from JSON lines of tokens.
+of all go onto the device. Or, with `--lines`, from JSON lines of tokens; or of texts, of which a SentencePiece model
+makes tokens (`--lines SentencePiece`), or each byte is one, so that hardly more than the loaders' own work is left.
 
-Measurements take turns in one process; a figure is the median of the rounds: processor time for a packed row.
+Measurements take turns in one process; a figure is the median of the rounds: processor time for a packed row. They
+begin after `--warm-up` steps: a lane reads up to 256 documents ahead, which the first steps pay for.
 """
 
 import argparse
@@ -22,12 +24,14 @@ import jax
 import numpy as np
 from grain import experimental
 from numpy.typing import NDArray
+from packing_streams import open_tokenizer, read_texts, train_tokenizer
 
 import loadax
 
 _SEQ_LEN, _BATCH = 1024, 16
 
 Documents = list[NDArray[np.int32]]
+TokensOf = Callable[[Any], Any]
 
 
 def make_documents() -> Documents:
@@ -43,12 +47,25 @@ def write_lines(documents: Documents, folder: Path) -> Path:
     return path
 
 
-def read_lines(path: Path) -> Iterator[NDArray[np.int32]]:
+def read_lines(path: Path, tokens_of: TokensOf) -> Iterator[NDArray[np.int32]]:
     """Documents of the lines, again and again."""
     while True:
         with path.open() as file:
             for line in file:
-                yield np.array(json.loads(line)["tokens"], np.int32)
+                yield np.asarray(tokens_of(json.loads(line)), np.int32)
+
+
+def open_lines(kind: str, folder: Path, most: int | None) -> tuple[Path, TokensOf]:
+    """Path of JSON lines, and the tokens of one."""
+    if kind == "tokens":
+        return write_lines(make_documents(), folder), lambda row: row["tokens"]
+    texts = read_texts(most)
+    path = folder / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    if kind == "SentencePiece":
+        train_tokenizer(folder, texts)
+    tokenize = open_tokenizer(folder)  # without a model, each byte is a token
+    return path, lambda row: tokenize(row["text"])
 
 
 def repeated(documents: Documents) -> Iterator[NDArray[np.int32]]:
@@ -90,9 +107,9 @@ def easylm_batches(documents: Iterator[NDArray[np.int32]]) -> Iterator[Any]:
             masks = masks[size:]
 
 
-def cpu_per_row(batches: Iterator[Any], steps: int) -> float:
+def cpu_per_row(batches: Iterator[Any], warm_up: int, steps: int) -> float:
     """Microseconds of processor time for a row."""
-    for batch in islice(batches, 20):
+    for batch in islice(batches, warm_up):
         jax.block_until_ready(batch)
     began = process_time()
     for batch in islice(batches, steps):
@@ -105,20 +122,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200, help="steps of a measurement (default: 200)")
-    parser.add_argument("--lines", action="store_true", help="read JSON lines")
+    parser.add_argument("--warm-up", type=int, default=300, help="steps before a measurement (default: 300)")
+    parser.add_argument(
+        "--lines", nargs="?", const="tokens", choices=("tokens", "bytes", "SentencePiece"), help="read JSON lines"
+    )
+    parser.add_argument("--documents", type=int, help="number of texts (default: all)")
     parser.add_argument("--json", type=Path, help="file for the medians")
     args = parser.parse_args()
-    documents = make_documents()
     with tempfile.TemporaryDirectory() as folder:
         if args.lines:
-            path = write_lines(documents, Path(folder))
-            data = loadax.from_jsonl(path, index=Path(folder) / "index").map(lambda row: row["tokens"])
+            path, tokens_of = open_lines(args.lines, Path(folder), args.documents)
+            data = loadax.from_jsonl(path, index=Path(folder) / "index").map(tokens_of)
             runs: dict[str, Callable[[], Any]] = {
                 "to_stream(16).pack": lambda: data.to_stream(lanes=16).pack(_SEQ_LEN),
                 "to_stream(1).pack": lambda: data.to_stream(lanes=1).pack(_SEQ_LEN),
-                "EasyLM": lambda: easylm_batches(read_lines(path)),
+                "EasyLM": lambda: easylm_batches(read_lines(path, tokens_of)),
             }
         else:
+            documents = make_documents()
             data = loadax.from_source(documents)
             runs = {
                 "to_stream(16).pack": lambda: data.to_stream(lanes=16).pack(_SEQ_LEN),
@@ -133,9 +154,9 @@ def main() -> None:
                 made: Any = make()
                 if isinstance(made, loadax.Dataset):
                     with iter(loadax.Dataloader(made, _BATCH, num_epochs=None)) as batches:
-                        taken[name].append(cpu_per_row(batches, args.steps))
+                        taken[name].append(cpu_per_row(batches, args.warm_up, args.steps))
                 else:
-                    taken[name].append(cpu_per_row(made, args.steps))
+                    taken[name].append(cpu_per_row(made, args.warm_up, args.steps))
     medians = {name: statistics.median(figures) for name, figures in taken.items()}
     for name, median in medians.items():
         print(f"{name:<20} {median:7.0f} us of CPU a row of {_SEQ_LEN:,}   {[round(each) for each in taken[name]]}")

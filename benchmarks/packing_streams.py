@@ -40,13 +40,23 @@ _LIBRARIES = ("loadax", "cache", "cached", "grain")
 Tokenize = Callable[[str], NDArray[np.int32]]
 
 
-def write_corpus(folder: Path, most: int | None, vocabulary: int) -> str:
-    """Writes the documents as JSON lines, and trains the tokenizer. Returns the name of the tokenizer."""
+def read_texts(most: int | None) -> list[str]:
+    """Texts of the standard library, one for each top-level definition."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [path for path in sorted(library.rglob("*.py")) if "site-packages" not in path.parts]
     texts = [text for path in files for text in path.read_text("utf-8", "ignore").split("\n\n\n") if len(text) > 100]
-    texts = texts[:most]
+    return texts[:most]
+
+
+def write_corpus(folder: Path, most: int | None, vocabulary: int) -> str:
+    """Writes the documents as JSON lines, and trains the tokenizer. Returns the name of the tokenizer."""
+    texts = read_texts(most)
     (folder / "documents.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    return train_tokenizer(folder, texts, vocabulary)
+
+
+def train_tokenizer(folder: Path, texts: list[str], vocabulary: int = _VOCABULARY) -> str:
+    """Trains a tokenizer for `open_tokenizer`. Returns its name."""
     try:
         import sentencepiece
     except ImportError:

@@ -88,19 +88,20 @@ class Form:
 
     def _plain_columns(self, examples: Sequence[Tree]) -> list[Column] | None:
         """The leaves of all documents, if they are arrays of the expected dtypes, shapes and lengths already."""
-        keys = self._structure.keys
-        columns = list[Column]()
-        if {*map(type, examples)} == {np.ndarray}:
-            examples = [{BARE: example} for example in examples]
-        if (
-            not self._structure.flat
-            or {*map(type, examples)} != {dict}
-            or {*map(len, examples)} != {len(keys)}
-        ):
+        if not self._structure.flat:
             return None
+        keys = self._structure.keys
+        kinds = {*map(type, examples)}
+        bare = kinds == {np.ndarray} and keys == (BARE,)
+        if not bare and (kinds != {dict} or {*map(len, examples)} != {len(keys)}):
+            return None
+        columns = list[Column]()
         # Sets over all documents are quick: these checks are most of the work for small ones, such as graphs.
         for key, (dtype, shape, ragged) in zip(keys, self._like, strict=True):
-            column = [example.get(key) for example in examples]
+            if bare:
+                column = [*examples]
+            else:
+                column = [example.get(key) for example in examples]
             if {*map(type, column)} != {np.ndarray} or {*map(_KIND, column)} != {
                 (dtype, ragged + len(shape))
             }:

@@ -438,6 +438,6 @@ def json_copy(value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         return [json_copy(each) for each in value]
-    if kind is dict and all(type(key) is str for key in value):
+    if kind is dict and {*map(type, value)} <= {str}:
         return {key: json_copy(each) for key, each in value.items()}
     return json.loads(json.dumps(value))

@@ -24,7 +24,14 @@ MOST_CALLS = 66  # of a next() that reads one step, as on a busy machine; fewer 
             "packing_streams.py --only easylm --rounds 1 --seconds 0.1 --documents 1000 --vocabulary 500",
             {"tokens: SentencePiece": 1, "easylm": 4},
         ),
-        ("packing_documents.py --rounds 1 --steps 2", {"to_stream": 2, "pack ": 1, "Grain": 1, "EasyLM": 1}),
+        (
+            "packing_documents.py --rounds 1 --steps 2 --warm-up 2",
+            {"to_stream": 2, "pack ": 1, "Grain": 1, "EasyLM": 1},
+        ),
+        (
+            "packing_documents.py --lines bytes --documents 1000 --rounds 1 --steps 2 --warm-up 2",
+            {"to_stream": 2, "EasyLM": 1},
+        ),
         ("passes.py --rows 2000 --engines thread", {"| thread": 1, "payload of": 4}),
         ("pictures.py --pairs 256 --rounds 1 --seconds 0.05", {"loadax": 1, "tf.data": 1}),
         ("shards.py --images 128 --rounds 1", {"folder": 1, "tar": 2}),
