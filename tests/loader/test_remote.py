@@ -244,8 +244,14 @@ def test_rows_are_read_here_while_workers_are_silent(
         assert f"{batches.stats().rows:,} rows read here" in str(batches.report())
         hung.answers = pool
         before = batches.stats()
-        until(lambda: equal(batches, wanted, 1) and batches.stats().rows - batches.stats().read_here > 0)
-        assert "workers answer again" in caplog.text
+        # a row of the workers is counted before it is told that they answer
+        until(
+            lambda: (
+                equal(batches, wanted, 1)
+                and batches.stats().rows - batches.stats().read_here > 0
+                and "workers answer again" in caplog.text
+            )
+        )
         assert batches.stats().rows > before.rows
         assert batches.get_state() == wanted.get_state()
     assert [record.levelname for record in caplog.records].count("WARNING") == 1

