@@ -20,7 +20,7 @@ from tests.soak.workloads import WORKLOADS
 
 def test_turn_with_move_and_resume_on_two_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.jsonl"
-    assert main(["--hours", "0.0001", "--every", "0", "--only", "stream", "--log", str(log)], None) == 0
+    assert main(["--hours", "1e-6", "--every", "0", "--only", "stream", "--log", str(log)], None) == 0
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert [entry["kind"] for entry in entries] == ["start", "sample", "trim", "closed"]
     assert entries[1]["steps"] == {"stream": 63}
