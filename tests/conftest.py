@@ -55,14 +55,13 @@ hypothesis.settings.load_profile("ci")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are processors, up to eight.
+    """Half as many again as there are processors, up to eight.
 
-    While tests wait for servers or for what they kill, others run: with three for two processors, these idled a third
-    of the time.
+    While a test waits for a server or for what it kills, another one runs.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(8, 2 * processors)
+    return min(8, processors + processors // 2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
