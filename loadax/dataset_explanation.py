@@ -133,12 +133,10 @@ def explain_dataset(
     ]
     parts: list[tuple[str, int | None]] = []
     if isinstance(order, OrderOfParts):
-        names = getattr(order, "names", None) or map(str, range(len(order.parts)))
         parts = [
             (name, _size_of(part))
-            for name, part in zip(names, order.parts, strict=True)
+            for name, part in zip(order.part_names, order.parts, strict=True)
         ]
-
     if has_stream(order):
         unknown = _STREAM
     elif order.by_step:

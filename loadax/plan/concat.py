@@ -86,8 +86,5 @@ class Concatenated(OrderOfParts):
 
     def text(self) -> list[str]:
         return [
-            (
-                "concat: "
-                f"{parts_text((str(index), part) for index, part in enumerate(self.parts))}"
-            )
+            (f"concat: {parts_text(zip(self.part_names, self.parts, strict=True))}")
         ]

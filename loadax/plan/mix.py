@@ -470,6 +470,10 @@ class Mixed(OrderOfParts):
             f"mix({{name: ds.{verb}(…){part}}}, …)"
         )
 
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        return self.names
+
     def describe(self) -> list[Any]:
         parts = [
             [name, rows, part.describe()]

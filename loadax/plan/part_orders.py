@@ -29,6 +29,11 @@ class OrderOfParts(BaseOrder):
     rows: tuple[int, ...]
     parent = None
 
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Name of each part: its number, if none was given."""
+        return tuple(map(str, range(len(self.parts))))
+
     @cached_property
     def _below(self) -> "PartOrders":
         return PartOrders(self.parts, self.rows)
