@@ -392,7 +392,7 @@ class Explanation:
             copies = count_text(most, "host")
         else:
             copies = f"{least} to {most} hosts"
-        if f"{reading.times:.2f}" == "1.00":
+        if reading.times == 1:
             times = "nothing is read twice"
         else:
             times = f"{reading.times:.2f} bytes are read for each byte of the batch"

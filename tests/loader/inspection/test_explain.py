@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -508,3 +508,10 @@ def test_notebook_shows_escaped_text() -> None:
     text = ET.fromstring(explanation._repr_html_()).text
     assert text == str(explanation)
     assert "['<b>'] float32[16, 8] by P('data', 'model')" in text
+
+
+def test_little_that_is_read_twice_is_not_called_nothing() -> None:
+    found = Dataloader(np.zeros((32, 4), np.float32), 8).explain()
+    assert "nothing is read twice" in str(found)
+    found = replace(found, reading=replace(found.reading, times=1.004))
+    assert "1.00 bytes are read for each byte of the batch" in str(found)
