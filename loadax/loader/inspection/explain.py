@@ -30,7 +30,7 @@ from loadax.loader.inspection.explanation import (
     Storage,
     spread_of,
 )
-from loadax.loader.inspection.part_costs import part_costs
+from loadax.loader.inspection.part_costs import imbalance, part_costs
 from loadax.loader.inspection.warnings import find_warnings
 from loadax.loader.options import LoaderOptions
 from loadax.plan.batches import BatchPlan
@@ -197,11 +197,7 @@ def _balance(
 ) -> tuple[int, float, float]:
     """Number of parts that the mesh cuts the rows into, and the largest over the mean cost of one: before, and now."""
     before, now = part_costs(plan, shard, steps)
-    ratios = [
-        float(np.mean(costs.max(axis=1) / np.maximum(costs.mean(axis=1), 1e-300)))
-        for costs in (before, now)
-    ]
-    return before.shape[1], ratios[0], ratios[1]
+    return before.shape[1], imbalance(before), imbalance(now)
 
 
 def _shares(plan: Steps, at: int) -> tuple[tuple[str, float, float], ...]:

@@ -36,6 +36,16 @@ def part_costs(
     return without, balanced
 
 
+def imbalance(costs: Array) -> float:
+    """How many times the mean cost the most expensive part of a step costs, on average over steps.
+
+    Args:
+        costs: Costs of parts, float64[steps, parts].
+    """
+    means = np.maximum(costs.mean(axis=1), 1e-300)
+    return float((costs.max(axis=1) / means).mean())
+
+
 def _costs(plan: BatchPlan, made: BatchPlan, step: int) -> Array:
     """Costs of the rows of a step as a plan arranges them, float64[batch size]; padding costs nothing."""
     assert plan.costs is not None

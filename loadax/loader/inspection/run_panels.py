@@ -15,7 +15,7 @@ from loadax.loader.inspection.chunk_reads import (
     spaced,
 )
 from loadax.loader.inspection.explanation import Reading
-from loadax.loader.inspection.part_costs import part_costs
+from loadax.loader.inspection.part_costs import imbalance, part_costs
 from loadax.pictures.order_panels import (
     MOST_BINS,
     drawn,
@@ -253,18 +253,16 @@ def _balance(
     if plan.costs is None:
         return
     before, now = part_costs(plan.of(at), hosts.one, steps)
-    ratios = [
-        (costs.max(axis=1) / costs.mean(axis=1)).mean() for costs in (before, now)
-    ]
     parts = before.shape[1]
     shown = spaced(range(parts), _MOST_BARS)
     note = (
-        f"the most expensive of {parts:,} parts: {ratios[1]:.3f} times the mean, "
-        f"{ratios[0]:.3f} without (mean of {count_text(len(steps), 'step')})"
+        f"the most expensive of {parts:,} parts: {imbalance(now):.3f} times the mean, "
+        f"{imbalance(before):.3f} without (mean of {count_text(len(steps), 'step')})"
     )
+    mean = before[0].mean() or 1.0  # of the same rows in both
     series = {
-        "without balance=": (before[0] / before[0].mean())[shown].tolist(),
-        "with balance=": (now[0] / now[0].mean())[shown].tolist(),
+        "without balance=": (before[0] / mean)[shown].tolist(),
+        "with balance=": (now[0] / mean)[shown].tolist(),
     }
     names = [f"{part:,}" for part in shown]
     yield Bars(
