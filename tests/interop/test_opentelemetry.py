@@ -15,6 +15,7 @@ from tests.interop.test_prometheus import COUNTERS, GAUGES
 
 metrics = pytest.importorskip("opentelemetry.sdk.metrics")
 export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+api = pytest.importorskip("opentelemetry.metrics")
 
 
 def loader(**options: Any) -> Dataloader:
@@ -88,8 +89,15 @@ def test_a_loader_shows_its_latest_iterator_which_is_not_kept() -> None:
     assert values(reader)["loadax.steps"] == 40
 
 
-def test_the_global_meter_is_the_default() -> None:
-    observe(loader())  # without a provider, what it registers has no effect
+def test_the_global_meter_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = export.InMemoryMetricReader()
+    provider = metrics.MeterProvider([reader], shutdown_on_exit=False)
+    # The global provider can be set once in a process.
+    monkeypatch.setattr(api, "get_meter", provider.get_meter)
+    run = loader()
+    observe(run)
+    list(run)
+    assert values(reader)["loadax.steps"] == 40
 
 
 def test_objects_without_statistics_are_refused() -> None:
