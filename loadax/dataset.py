@@ -640,7 +640,7 @@ class Dataset:
             f"call windows({length}) before to_stream(), or make them in open_lane()",
         )
         check_fixed_rows(self.order, "windows()")
-        if self.order.spans is None and within is None:
+        if self.order.runs is None and within is None:
             raise ArgumentError(
                 f"windows() needs consecutive rows; {window_remedy(self.order, length)}"
             )

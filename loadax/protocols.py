@@ -265,10 +265,10 @@ class Order(Protocol):
         """Rows at positions 0, 1, … if they are evenly spaced and the same in every epoch; else None."""
 
     @property
-    def spans(self) -> Integers | None:
-        """First positions of spans of ascending, evenly spaced rows, the same in every epoch; None: rows form no spans.
+    def runs(self) -> Integers | None:
+        """First positions of runs of ascending, evenly spaced rows, the same in every epoch; None: rows form no runs.
 
-        int64[n], ascending from 0, and empty for an empty order. Where a span ends and the next begins is a seam, such
+        int64[n], ascending from 0, and empty for an empty order. Where a run ends and the next begins is a seam, such
         as between the parts of `concat`.
         """
 

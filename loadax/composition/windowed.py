@@ -140,7 +140,7 @@ def window_options(
 def window_remedy(whole: Order, length: Any) -> str:
     """The call that makes windows of an order whose rows are not consecutive."""
     # the innermost such verb
-    *_, order = (below for below in depth_first(whole) if below.spans is None)
+    *_, order = (below for below in depth_first(whole) if below.runs is None)
     if order.mixes:
         return (
             "make windows of each dataset, then mix those: mix({name: "
@@ -246,7 +246,7 @@ class WindowSource(BaseSource):
         """First positions of the runs or groups that no window leaves."""
         if self._groups is not None:
             return self._groups
-        spans = self._order.spans
+        spans = self._order.runs
         assert spans is not None, "Dataset.windows() refuses other orders"
         if self._options.seams == "avoid":
             return spans

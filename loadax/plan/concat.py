@@ -31,11 +31,11 @@ class Concatenated(OrderOfParts):
         return np.cumsum(self._below.sizes)
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         spans = []
         begin = 0
         for part in self.parts:
-            starts = part.spans
+            starts = part.runs
             if starts is None:
                 return None
             spans.append(starts + begin)

@@ -53,7 +53,7 @@ class BaseOrder:
         return None
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         rows = self.row_range
         if rows is None or rows.step < 0:
             return None

@@ -44,9 +44,9 @@ class Sequential(BaseOrder):
         return range(self.size)
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         if self.groups is None:
-            return super().spans
+            return super().runs
         return self.groups
 
     def describe(self) -> list[Any]:

@@ -28,7 +28,7 @@ class Sliced(VerbOrder):
         return range(start, start + self.size * step, step)
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         start = self.start
         step = self.step
         parent = self.parent
@@ -37,7 +37,7 @@ class Sliced(VerbOrder):
             start = parent.start + start * parent.step
             step = step * parent.step
             parent = parent.parent
-        starts = parent.spans
+        starts = parent.runs
         if starts is None or step < 0:
             return None
         # at or after each start

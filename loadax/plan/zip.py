@@ -48,10 +48,10 @@ class Zipped(BaseOrder):
         return range(self.size)
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         """Runs between the seams of all parts that form runs."""
-        single = super().spans
-        seams = [starts for part in self.parts if (starts := part.spans) is not None]
+        single = super().runs
+        seams = [starts for part in self.parts if (starts := part.runs) is not None]
         if single is None:
             return None
         return np.unique(np.concatenate([single, *seams]))

@@ -55,13 +55,13 @@ def group_windows(
             "within=data.offsets()"
         )
     starts = group_starts(given_offsets(order, reader, within, "within", "windows"))
-    if order.spans is None:
+    if order.runs is None:
         _check_seams(order, starts, seams(above_lists(order)))
         if any(isinstance(below, Selected) for below in depth_first(order)):
             # rows that were listed may have any distance
             options = options._replace(seams="cross")
     elif options.seams == "avoid":
-        starts = union(starts, order.spans)
+        starts = union(starts, order.runs)
     if options.pad is None and short == "error":
         _check_lengths(np.append(starts, order.size), options)
     windows = WindowSource(reader, reader.spec, order, options, starts)

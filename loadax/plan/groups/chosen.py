@@ -50,9 +50,9 @@ class ChosenGroups(VerbOrder):
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
-    def spans(self) -> Integers | None:
+    def runs(self) -> Integers | None:
         """First positions of the groups, and of the parent's runs in them."""
-        inner = self.parent.spans
+        inner = self.parent.runs
         if inner is None:
             return None
         firsts = np.append(0, self.ends)[:-1]

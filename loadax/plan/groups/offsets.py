@@ -73,19 +73,19 @@ def seams(order: Order, groups: Integers | None = None) -> Integers:
         order: Order that does not vary. Where it has no `spans`, one begins where a row does not follow the last.
         groups: First rows of the source's groups, ascending; None: it has none.
     """
-    if order.spans is not None and groups is None:
-        return order.spans
+    if order.runs is not None and groups is None:
+        return order.runs
     rows = order.row_range
     if rows is not None and rows.step == 1 and groups is not None:
         inner = groups[(groups > rows.start) & (groups < rows.stop)]
         return np.append(np.arange(min(1, order.size)), inner - rows.start)
     found = [np.arange(min(1, order.size))]
-    if order.spans is not None:
-        found.append(order.spans)
+    if order.runs is not None:
+        found.append(order.runs)
     for start in range(0, order.size, _CHUNK):
         positions = np.arange(max(start - 1, 0), min(start + _CHUNK, order.size))
         visited = order.visits(np.zeros_like(positions), positions).rows
-        if order.spans is None:
+        if order.runs is None:
             found.append(positions[1:][np.diff(visited) != 1])
         if groups is not None:
             numbers = np.searchsorted(groups, visited, side="right")
