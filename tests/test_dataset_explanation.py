@@ -187,7 +187,7 @@ def test_an_empty_dataset_is_drawn() -> None:
 def test_panels_are_chosen_by_name() -> None:
     explained = documents().explain()
     assert [axes.get_title("left") for axes in explained.plot("lengths").axes] == ["Lengths of documents"]
-    with pytest.raises(ArgumentError, match="panels='mixture': pass 'rows' or 'lengths'"):
+    with pytest.raises(ArgumentError, match="panels='mixture': pass those that this order has: 'rows', 'lengths'"):
         explained.plot("mixture")
 
 

@@ -161,8 +161,9 @@ def draw(panels: Panels, names: Sequence[str]) -> "Picture":
         UnsupportedError: When matplotlib can't be imported; says what to install.
     """
     known = [name for name, found in panels.items() if found]
+    remedy = f"those that this order has: {', '.join(map(repr, known))}"
     for name in names:
-        choice("panels", name, known)
+        choice("panels", name, known, remedy)
     require("plot()", {"matplotlib": "matplotlib.figure"}, extra="plot")
     from loadax.pictures.figure import picture
 

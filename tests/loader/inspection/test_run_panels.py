@@ -345,5 +345,5 @@ def test_panels_are_chosen_by_name() -> None:
         "Mixture: shares of rows",
         "Who holds a batch, by P('data')",
     ]
-    with pytest.raises(ArgumentError, match="panels='buckets': pass 'mesh' or 'mixture'"):
+    with pytest.raises(ArgumentError, match="panels='buckets': pass those that this order has: 'mesh', 'mixture'"):
         explained.plot("mixture", "buckets")
