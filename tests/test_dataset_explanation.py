@@ -9,7 +9,7 @@ import pytest
 
 from loadax import Dataset, concat, from_arrays, from_documents, from_source, from_stream, mix
 from loadax.errors import ArgumentError, ScheduleError, StreamError
-from loadax.pictures.panels import Counts, Panel, Points, Rows, Shares
+from loadax.pictures.panels import Histogram, PackedRows, Panel, Points, Shares
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 500)
 
@@ -146,7 +146,7 @@ def test_rows_are_at_the_positions_that_the_data_has_them() -> None:
 
 def test_lengths_are_those_of_the_documents() -> None:
     points, counts = shown(documents()[:300])
-    assert isinstance(counts, Counts)
+    assert isinstance(counts, Histogram)
     assert isinstance(points, Points)
     np.testing.assert_array_equal(counts.counts, np.histogram(LENGTHS[:300], counts.edges)[0])
     assert sum(counts.counts) == 300
@@ -161,8 +161,8 @@ def test_budgets_of_packed_rows_have_panels() -> None:
     )
     data = pairs.pack({"inputs": 40, "targets": 20}, method="first_fit")
     _, inputs, targets = shown(data)
-    assert isinstance(inputs, Rows)
-    assert isinstance(targets, Rows)
+    assert isinstance(inputs, PackedRows)
+    assert isinstance(targets, PackedRows)
     assert (inputs.length, targets.length) == (40, 20)
     assert (inputs.x, targets.x) == ("column of inputs", "column of targets")
     for panel, name in ((inputs, "inputs"), (targets, "targets")):

@@ -21,11 +21,11 @@ from matplotlib.transforms import ScaledTranslation
 
 from loadax.pictures.panels import (
     Bars,
-    Counts,
+    Histogram,
     Holders,
+    PackedRows,
     Panel,
     Points,
-    Rows,
     Shares,
 )
 
@@ -174,7 +174,7 @@ def _shares(panel: Shares, axes: Axes) -> None:
 
 
 @_draw.register
-def _rows(panel: Rows, axes: Axes) -> None:
+def _packed_rows(panel: PackedRows, axes: Axes) -> None:
     for line, row in enumerate(panel.rows):
         for turn, colour in enumerate((COLOURS[0], COLOURS[5])):
             axes.broken_barh(row.parts[turn::2], (line + 0.1, 0.8), color=colour)
@@ -219,7 +219,7 @@ def _colours(panel: Bars) -> Sequence[str]:
 
 
 @_draw.register
-def _counts(panel: Counts, axes: Axes) -> None:
+def _histogram(panel: Histogram, axes: Axes) -> None:
     axes.stairs(panel.counts, panel.edges, fill=True, color=COLOURS[0])
     axes.set_ylabel(panel.y, fontsize=_SMALL + 1)
     axes.set_ylim(bottom=0)

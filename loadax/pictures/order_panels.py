@@ -8,12 +8,12 @@ import numpy as np
 from loadax.core.formatting import count_text
 from loadax.packing.packed import PackedSource
 from loadax.pictures.panels import (
-    Counts,
+    Histogram,
     PackedRow,
+    PackedRows,
     Panel,
     Panels,
     Points,
-    Rows,
     Shares,
 )
 from loadax.plan.mix import ENDLESS, Mixed
@@ -148,7 +148,7 @@ def packed_panels(source: BaseSource) -> Iterator[Panel]:
             x = "column"
             if len(part.seq_lens) > 1:
                 x = f"column of {budget}"
-            yield Rows(title, note, x, length, _drawn_rows(part, budget))
+            yield PackedRows(title, note, x, length, _drawn_rows(part, budget))
 
 
 def _drawn_rows(part: PackedSource, budget: str) -> list[PackedRow]:
@@ -177,7 +177,7 @@ def _lengths(order: Order, reader: Reader) -> Iterator[Panel]:
     counts = np.histogram(lengths, edges)[0]
     which = _of_all(len(rows), order.size)
     note = f"{which}: {least:,} to {most:,}, median {median:,}"
-    yield Counts(
+    yield Histogram(
         "Lengths of documents",
         note,
         "length",

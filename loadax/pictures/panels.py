@@ -62,7 +62,7 @@ class PackedRow(NamedTuple):
     parts: list[tuple[int, int]]
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Packed rows, each with the columns of its documents.
 
     Args:
@@ -102,7 +102,7 @@ class Bars(NamedTuple):
     stacked: bool = False
 
 
-class Counts(NamedTuple):
+class Histogram(NamedTuple):
     """A histogram.
 
     Args:
@@ -142,7 +142,7 @@ class Points(NamedTuple):
     rows: dict[str, list[int]]
 
 
-Panel: TypeAlias = Holders | Shares | Rows | Bars | Counts | Points
+Panel: TypeAlias = Holders | Shares | PackedRows | Bars | Histogram | Points
 
 
 # Panels by what they show, such as "mixture".
