@@ -9,6 +9,7 @@ example:
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from loadax.cli.terminal import show
 from loadax.errors import ArgumentError
 from loadax.files.paths import writing_file
 from loadax.loader.reports.run_page import run_page
-from loadax.loader.reports.run_record import read_record
+from loadax.loader.reports.run_record import RunRecord, read_record
 
 
 def add(commands: Any) -> None:
@@ -46,8 +47,18 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(
             f"--output={options.output!r}: name a .html file, such as run.html"
         )
-    page = run_page(records)
+    page = run_page(dict(zip(_names(records, options.paths), records, strict=True)))
     with writing_file(target):
         target.write_text(page, encoding="utf-8")
     show(*(record.verdict for record in records), f"{target}: written")
     return 0
+
+
+def _names(records: Sequence[RunRecord], paths: Sequence[str]) -> list[str]:
+    """Names of the records: their processes; of several runs, their files."""
+    processes = [f"process {record.process}" for record in records]
+    files = [Path(path).stem for path in paths]
+    for names in (processes, files):
+        if len({*names}) == len(names):
+            return names
+    return list(paths)

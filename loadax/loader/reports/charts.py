@@ -3,7 +3,7 @@
 Vega-Lite: Satyanarayan et al., "Vega-Lite: A Grammar of Interactive Graphics", 2017.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from loadax.loader.reports.run_record import RunRecord
@@ -21,13 +21,15 @@ _MIB = 1024 * 1024
 _SECONDS = {"title": "seconds since the start", "type": "quantitative"}
 
 
-def charts(records: Sequence[RunRecord]) -> list[tuple[str, str, dict[str, Any]]]:
+def charts(records: Mapping[str, RunRecord]) -> list[tuple[str, str, dict[str, Any]]]:
     """Title, explanation and specification of each chart.
 
     Args:
-        records: Records of the hosts of a run, or of several runs.
+        records: Records of the hosts of a run, or of several runs, by name.
     """
-    values = [value for record in records for value in _bin_rows(record)]
+    values = [
+        value for name, record in records.items() for value in _bin_rows(name, record)
+    ]
     several = len(records) > 1
     found = [
         (
@@ -46,7 +48,7 @@ def charts(records: Sequence[RunRecord]) -> list[tuple[str, str, dict[str, Any]]
             _over_time(values, "ready", "batches", several),
         ),
     ]
-    if any(record[5] for one in records for record in one.bins):
+    if any(one[5] for record in records.values() for one in record.bins):
         memory = _over_time(values, "memory", "MiB", several)
         text = "Resident memory of the process, with all that it has loaded."
         found.append(("Memory", text, memory))
@@ -54,12 +56,12 @@ def charts(records: Sequence[RunRecord]) -> list[tuple[str, str, dict[str, Any]]
     return found
 
 
-def _bin_rows(record: RunRecord) -> list[dict[str, Any]]:
+def _bin_rows(name: str, record: RunRecord) -> list[dict[str, Any]]:
     rows = []
     for index, values in enumerate(record.bins):
         steps, waited, trained, ready, read, memory = values
         row = {
-            "host": f"process {record.process}",
+            "host": name,
             "from": round(index * record.bin_seconds, 3),
             "to": round((index + 1) * record.bin_seconds, 3),
             "rate": round(read / record.bin_seconds, 1),
@@ -115,13 +117,13 @@ def _over_time(
     }
 
 
-def _timeline(records: Sequence[RunRecord]) -> tuple[str, str, dict[str, Any]]:
+def _timeline(records: Mapping[str, RunRecord]) -> tuple[str, str, dict[str, Any]]:
     bars = []
     lanes = []
-    for record in records:
+    for name, record in records.items():
         names = record.lanes
         if len(records) > 1:
-            names = [f"{record.process}: {name}" for name in names]
+            names = [f"{name}: {lane}" for lane in names]
         lanes += names
         bars += [
             {
@@ -137,7 +139,7 @@ def _timeline(records: Sequence[RunRecord]) -> tuple[str, str, dict[str, Any]]:
         ]
     stages = {"domain": list(_COLOURS), "range": list(_COLOURS.values())}
     texts = ("worker", "stage", "step", "rows", "ms")
-    forgotten = sum(record.forgotten for record in records)
+    forgotten = sum(record.forgotten for record in records.values())
     text = "What each thread and worker did. Zoom with the wheel, drag to move, double-click for all."
     if forgotten:
         text += f" The last {len(bars):,} events; {forgotten:,} came before."

@@ -8,7 +8,7 @@ import base64
 import gzip
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -77,11 +77,11 @@ const draw = async (specs) => {
 """
 
 
-def run_page(records: Sequence[RunRecord]) -> str:
+def run_page(records: Mapping[str, RunRecord]) -> str:
     """The page as HTML.
 
     Args:
-        records: Records of the hosts of a run, or of several runs.
+        records: Records of the hosts of a run, or of several runs, by name. That of one alone is not shown.
 
     Raises:
         UnsupportedError: If vl-convert-python is not installed.
@@ -89,23 +89,26 @@ def run_page(records: Sequence[RunRecord]) -> str:
     library = _library()
     several = len(records) > 1
     drawn = charts(records)
-    title = f"Run of {records[0].numbers[0][1]} steps"
+    first = next(iter(records.values()))
+    title = f"Run of {first.numbers[0][1]} steps"
     body = [f"<h1>{_text(title)}</h1>"]
-    for record in records:
-        body += _summary(record, several)
+    for name, record in records.items():
+        if several:
+            body.append(f"<h2>{_text(name[:1].upper() + name[1:])}</h2>")
+        body += _summary(record)
     for index, (name, text, _) in enumerate(drawn):
         body.append(
             f'<h2>{name}</h2><figure><figcaption class="note">{_text(text)}'
             f'</figcaption><div id="chart-{index}" role="img" '
             f'aria-label="{_text(f"{name}. {text}")}"></div></figure>'
         )
-    for record in records:
+    for name, record in records.items():
         of = ""
         if several:
-            of = f", process {record.process}"
+            of = f", {name}"
         body += _stages(record, of)
         body += _slowest(record, of)
-    hosts = max((record.hosts for record in records), key=len)
+    hosts = max((record.hosts for record in records.values()), key=len)
     body += _hosts(hosts)
     specs = json.dumps([spec for _, _, spec in drawn], separators=(",", ":"))
     return (
@@ -146,12 +149,9 @@ def _text(value: Any) -> str:
     return html.escape(redact(str(value)))
 
 
-def _summary(record: RunRecord, named: bool) -> list[str]:
-    parts = []
-    if named:
-        parts.append(f"<h2>Process {record.process}</h2>")
-    parts.append(f'<p class="verdict">{_text(record.verdict)}</p>')
-    if record.advice is not None:
+def _summary(record: RunRecord) -> list[str]:
+    parts = [f'<p class="verdict">{_text(record.verdict)}</p>']
+    if record.advice is not None and not record.verdict.endswith(record.advice):
         parts.append(f"<p><b>What would help:</b> {_text(record.advice)}.</p>")
     numbers = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>"

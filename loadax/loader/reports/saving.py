@@ -33,7 +33,7 @@ def save_report(report: "Report", path: str | os.PathLike[str]) -> None:
         return
     from loadax.loader.reports.run_page import run_page
 
-    page = run_page([record])
+    page = run_page({"": record})
     with writing_file(path):
         target.write_text(page, encoding="utf-8")
 
@@ -44,4 +44,4 @@ def framed_report(report: "Report") -> str | None:
         return None
     from loadax.loader.reports.run_page import framed, run_page
 
-    return framed(run_page([run_record(report, report.snapshot)]))
+    return framed(run_page({"": run_record(report, report.snapshot)}))

@@ -77,7 +77,7 @@ def test_page_of_a_million_steps_is_below_a_megabyte() -> None:
         recorder.taken(at, 0.1 + step % 7 / 100, step, step % 3)
         stats.took(50 * step, 0.1, 0.2)
     record = run_record(report(stats), Snapshot(recorder.recording(), 0, [], []))
-    page = run_page([record])
+    page = run_page({"": record})
     assert len(page.encode()) < 1_000_000
     assert len(record.bins) <= 256
     waiting, _, _, _, timeline = specs_of(page)
@@ -89,7 +89,7 @@ def test_pages_of_equal_records_are_equal(tmp_path: Path) -> None:
     told = finished(Dataloader(np.arange(64), 8))
     told.save(tmp_path / "run.json")
     record = read_record(tmp_path / "run.json")
-    assert run_page([record]) == run_page([read_record(tmp_path / "run.json")])
+    assert run_page({"": record}) == run_page({"": read_record(tmp_path / "run.json")})
 
 
 def test_streams_have_a_page_without_rows(tmp_path: Path) -> None:
@@ -113,6 +113,18 @@ def test_command_makes_one_page_of_several_hosts(tmp_path: Path, capsys: pytest.
     assert {value["host"] for value in specs_of(page)[1]["data"]["values"]} == {"process 0", "process 1"}
     assert main(["report", str(names[0])]) == 0
     assert names[0].with_suffix(".html").exists()
+
+
+def test_runs_of_one_process_each_are_named_after_their_files(tmp_path: Path) -> None:
+    paths = [tmp_path / "before.json", tmp_path / "after.json", tmp_path / "later" / "after.json"]
+    paths[2].parent.mkdir()
+    for path in paths:
+        finished(Dataloader(np.arange(64), 8)).save(path)
+    for given, names in ((paths[:2], ["before", "after"]), (paths[1:], [*map(str, paths[1:])])):
+        assert main(["report", *map(str, given), "-o", str(tmp_path / "page.html")]) == 0
+        page = (tmp_path / "page.html").read_text()
+        assert {value["host"] for value in specs_of(page)[1]["data"]["values"]} == {*names}
+        assert all(f"<h2>{name[0].upper()}{name[1:]}</h2>" in page for name in names)
 
 
 def test_report_is_a_frame_in_notebooks() -> None:
