@@ -94,7 +94,7 @@ def run_page(records: Mapping[str, RunRecord]) -> str:
     body = [f"<h1>{_text(title)}</h1>"]
     for name, record in records.items():
         if several:
-            body.append(f"<h2>{_text(name[:1].upper() + name[1:])}</h2>")
+            body.append(f"<h2>{_text(name)}</h2>")
         body += _summary(record)
     for index, (name, text, _) in enumerate(drawn):
         body.append(
