@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from turns import machine
 
 _HERE = Path(__file__).parent
 _BATCH = 256
@@ -665,7 +666,7 @@ def main() -> None:
                 cases = {name: (name, always) for name in names}
             found[f"{latency:.0f} ms"] = _measure(cases, proxy, root, options)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps({"machine": machine(), "storage": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

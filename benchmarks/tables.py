@@ -366,12 +366,49 @@ def accelerators(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+_BUCKET = {  # data of storage.py that other libraries read too
+    "parquet": "Parquet, in order",
+    "jsonl": "JSON lines, in order",
+    "tokens-shuffled": "tokens of a flat file, shuffled",
+    "images": "JPEG files as objects, shuffled",
+    "tar": "tar files of JPEGs, in order",
+    "zarr": "zarr, in order",
+    "zarr-shuffled": "zarr, shuffled",
+}
+
+
+def bucket(found: dict[str, Any]) -> list[str]:
+    """Rows per second and first batches of data behind a latency, beside each other library."""
+    lines = [
+        "| latency | data | rows/s | first batch | rows/s of loadax, divided by those of |",
+        "|---|---|---:|---:|---|",
+    ]
+    for latency, kinds in found.items():
+        for name, text in _BUCKET.items():
+            turns = kinds.get(name, {})
+            if "loadax" in turns:
+                ours = _middle(turns["loadax"], "rate")
+                others = [
+                    f"{other} {times(ours / _middle(measured, 'rate'))}"
+                    for other, measured in turns.items()
+                    if other != "loadax"
+                ]
+                first_batch = _middle(turns["loadax"], "first")
+                lines.append(f"| {latency} | {text} | {ours:,.0f} | {first_batch:.2f} s | {', '.join(others)} |")
+    return lines
+
+
+def _middle(turns: Sequence[dict[str, float]], key: str) -> float:
+    return statistics.median(turn[key] for turn in turns)
+
+
 # The tables that are made of a script's results, by their names, and the names of the results.
 _OF_SCRIPTS: dict[str, tuple[Callable[[dict[str, Any]], list[str]], str]] = {
     "floors": (lambda found: floors(found, ("after",)), "floors"),
     "all-floors": (floors, "floors"),
     "growth": (growth, "growth"),
     "accelerators": (accelerators, "accelerators"),
+    "bucket": (bucket, "storage"),
 }
 
 
@@ -380,7 +417,7 @@ def blocks(results: Results, found: dict[str, Any]) -> dict[str, list[str]]:
 
     Args:
         results: Runs of run.py, by workload.
-        found: Results of floors.py, growth.py and accelerators.py.
+        found: Results of floors.py, growth.py, accelerators.py and storage.py.
     """
     made = {name: table(found[source]) for name, (table, source) in _OF_SCRIPTS.items() if source in found}
     if results:
@@ -410,7 +447,7 @@ def main() -> None:
         "results",
         nargs="*",
         type=Path,
-        help="files of run.py, floors.py, growth.py and accelerators.py (default: all of benchmarks/results)",
+        help="files of run.py, floors.py, growth.py, accelerators.py, storage.py (default: all of benchmarks/results)",
     )
     parser.add_argument(
         "--page",

@@ -169,6 +169,10 @@ def machine(checkout: Path = _HERE) -> dict[str, str]:
         "jax-dataloader",
         "spdl",
         "pillow",
+        "pyarrow",
+        "obstore",
+        "datasets",
+        "webdataset",
         "loadax",
     )
     return {

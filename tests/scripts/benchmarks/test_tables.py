@@ -177,6 +177,18 @@ def test_every_workload_of_the_pages_is_one_that_can_be_run() -> None:
         "all-floors",
         "growth",
         "accelerators",
+        "bucket",
     }
     assert blocks == tables_of_all | {f"all-{name}" for name in workloads}
     assert {name for _, name, *_ in (*tables._SHOWS, *tables._STORE_ROWS)} <= load("workloads").FULL.keys()
+
+
+def test_a_bucket_has_a_line_of_medians_for_each_latency_and_each_data_that_loadax_read() -> None:
+    def turns(*rates: float) -> list[dict[str, float]]:
+        return [{"rate": rate, "first": 1 / rate} for rate in rates]
+
+    kinds = {"tar": {"loadax": turns(400, 100, 200), "webdataset": turns(100)}, "zarr": {"tensorstore": turns(1)}}
+    found = {"20 ms": kinds, "100 ms": {"parquet-blocks": {"loadax": turns(1)}}}
+    assert load("tables").bucket(found)[2:] == [
+        "| 20 ms | tar files of JPEGs, in order | 200 | 0.01 s | webdataset 2.00 |"
+    ]
