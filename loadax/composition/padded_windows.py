@@ -5,7 +5,6 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from loadax.composition.window_places import Places
 from loadax.composition.windowed import WindowSource
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
@@ -81,7 +80,7 @@ class PaddedWindowSource(WrapperSource):
         places = self._windows.places(visits.rows)
         masks = [places.inside(offsets) for offsets in self._windows.offsets]
         if self._pad == "zeros":
-            self._clear(leaves, places, masks, [slice(None)] * len(leaves))
+            self._clear(leaves, masks, [slice(None)] * len(leaves))
         return self._example([*leaves, *masks])
 
     def read_examples(self, visits: Visits) -> list[Tree]:
@@ -108,35 +107,23 @@ class PaddedWindowSource(WrapperSource):
                 self._windows.read_into(rows, inner_boxes, inner_out)
         if self._pad == "zeros":
             asked = [slice(*box[0]) if box else slice(None) for box in inner_boxes]
-            self._clear(inner_out, places, masks, asked)
+            self._clear(inner_out, masks, asked)
 
     def _clear(
-        self,
-        leaves: Outputs,
-        places: Places,
-        masks: Sequence[Array],
-        asked: Sequence[slice],
+        self, leaves: Outputs, masks: Sequence[Array], asked: Sequence[slice]
     ) -> None:
-        """Puts zeros in place of the rows of windows that are padding, which few windows have.
+        """Puts zeros in place of the rows of windows that are padding.
 
         Args:
             leaves: Rows of the windows for each leaf.
-            places: Places of the windows.
             masks: Mask of the rows of each part of an example.
             asked: Rows of a window that each leaf has.
         """
-        padded = [
-            np.flatnonzero(~places.all_inside(offsets))
-            for offsets in self._windows.offsets
-        ]
         for number, (leaf, rows) in enumerate(zip(leaves, asked, strict=True)):
             # leaves of targets come after those of inputs
             part = number * len(masks) // len(leaves)
-            windows = padded[part]
-            if leaf is not None and len(windows):
-                values = leaf[windows]
-                values[~masks[part][windows, rows]] = 0
-                leaf[windows] = values
+            if leaf is not None:
+                leaf[~masks[part][:, rows]] = 0
 
     def _example(self, leaves: Sequence[Any]) -> Tree:
         """An example of the leaves of a window and then its masks."""

@@ -58,6 +58,10 @@ class Sampled(VerbOrder):
         drawn = np.searchsorted(
             self.ends, self._points(epochs, positions), side="right"
         )
+        return self._inner(drawn, epochs, positions)
+
+    def _inner(self, drawn: Integers, epochs: Any, positions: Integers) -> Integers:
+        """Positions of the parent: what was drawn, or one of each group that was."""
         if self.offsets is None:
             return drawn
         starts = self.offsets[drawn]
@@ -80,40 +84,29 @@ class Sampled(VerbOrder):
         below = self.parent.inverse(
             rows, np.zeros_like(epochs), (0, self.parent.size)
         )
+        weighed = below.positions
         if self.offsets is not None:
-            return self._inverse_in_groups(below, epochs, window)
+            weighed = np.searchsorted(self.offsets, weighed, side="right") - 1
         # A point is looked up only among the ends of what is asked for.
-        asked, which = np.unique(below.positions, return_inverse=True)
+        asked = np.unique(weighed)
         edges = np.stack(
             [self.ends[asked - 1] * (asked > 0), self.ends[asked]], axis=1
         ).reshape(-1)
         hits = []
         for epoch in np.unique(epochs[below.asked]).tolist():
             chosen = np.flatnonzero(epochs[below.asked] == epoch)
-            chosen = chosen[np.argsort(which[chosen], kind="stable")]
+            chosen = chosen[np.argsort(below.positions[chosen], kind="stable")]
             for start in range(window[0], window[1], CHUNK):
                 positions = np.arange(start, min(start + CHUNK, window[1]))
                 places = np.searchsorted(
                     edges, self._points(epoch, positions), side="right"
                 )
-                drawn = np.flatnonzero(places & 1)
-                met, again = equal_pairs(which[chosen], places[drawn] >> 1)
-                hits.append(Hits(below.asked[chosen[met]], positions[drawn[again]]))
-        return join_hits(hits)
-
-    def _inverse_in_groups(
-        self, below: Hits, epochs: Integers, window: tuple[int, int]
-    ) -> Hits:
-        hits = []
-        for epoch in np.unique(epochs[below.asked]).tolist():
-            chosen = np.flatnonzero(epochs[below.asked] == epoch)
-            chosen = chosen[np.argsort(below.positions[chosen], kind="stable")]
-            for start in range(window[0], window[1], CHUNK):
-                positions = np.arange(start, min(start + CHUNK, window[1]))
-                met, again = equal_pairs(
-                    below.positions[chosen], self._drawn(epoch, positions)
+                drawn = places % 2 == 1
+                found = self._inner(
+                    asked[places[drawn] // 2], epoch, positions[drawn]
                 )
-                hits.append(Hits(below.asked[chosen[met]], positions[again]))
+                met, again = equal_pairs(below.positions[chosen], found)
+                hits.append(Hits(below.asked[chosen[met]], positions[drawn][again]))
         return join_hits(hits)
 
     def narrow(self, verb: str, rule: NarrowRule, first_row: int = 0) -> Order:  # noqa: ARG002

@@ -158,6 +158,46 @@ def drawn_counts(counts: list[int] | int, total: int, unit: str) -> list[int]:
     return counts
 
 
+def group_masks(
+    words: NDArray[np.uint64], fraction: Any, key: tuple[Any, ...], gap: int | None
+) -> tuple[Any, list[NDArray[np.bool_]]]:
+    """Which entries of a list each part of a split by groups has.
+
+    Args:
+        words: Hash of the group of each entry.
+        fraction: Share of the groups in the first of two parts, counts of groups, or a number of equal parts.
+        key: Seed of the hashes by which groups are drawn, and what else they are derived from.
+        gap: Number of groups between the parts, which are spans of groups in the order of their first entries; None:
+            groups are drawn, those with the lowest hashes for the first part.
+
+    Returns:
+        The fraction, or the number of groups of each part; and the mask of each part, bool[entries].
+
+    Raises:
+        ArgumentError: When a part would be empty, or counts and gaps don't add up.
+    """
+    counts = given_counts(fraction)
+    if counts is None and gap is None:
+        first = below(seeds.derive(*key, words), fraction)
+        return fraction, [first, ~first]
+    named, firsts, groups = np.unique(words, return_index=True, return_inverse=True)
+    if gap is not None:
+        sizes = span_counts(fraction, len(named), gap, "group")
+        ranking = np.argsort(firsts)
+    else:
+        sizes = drawn_counts(counts or [], len(named), "group")
+        ranking = np.argsort(np.asarray(seeds.derive(*key, named)), kind="stable")
+    turns = np.empty_like(firsts)
+    turns[ranking] = np.arange(len(firsts))
+    turns = turns[groups]
+    masks = []
+    begin = 0
+    for size in sizes:
+        masks.append((turns >= begin) & (turns < begin + size))
+        begin += size + (gap or 0)
+    return fraction if counts is None else sizes, masks
+
+
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:
     """Splits an order into about `fraction` of its rows, and the rest.
 

@@ -17,7 +17,13 @@ from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
 from loadax.kept.parts import Arrays
 from loadax.protocols import Engine
 from loadax.reader import Reader
-from loadax.row_index.scan import RowFunction, RowWork, row_spans, threads_for
+from loadax.row_index.scan import (
+    SPAN_ROWS,
+    RowFunction,
+    RowWork,
+    row_spans,
+    threads_for,
+)
 from loadax.work.executors import index_engine
 
 
@@ -34,6 +40,7 @@ class Question:
         known_as: Identity of the question, as JSON; None: the fingerprint of `function`.
         function: The user's function, if any.
         check: Checks values that were loaded from an index, with the mask of the rows; raises `ValueError`.
+        span_rows: Most rows of a span.
     """
 
     verb: str
@@ -43,6 +50,7 @@ class Question:
     known_as: list[str] | None
     function: Callable[..., Any] | None
     check: Callable[[Entry, NDArray[np.bool_]], object]
+    span_rows: int = SPAN_ROWS
 
 
 @final
@@ -124,7 +132,10 @@ def answers(
         lambda: {"function or key": known_as, **_identity(reader, met)},
         lambda entry: question.check(entry, met),
         lambda: RowWork(
-            row_spans(reader, met), question.judge, question.dtype, label
+            row_spans(reader, met, question.span_rows),
+            question.judge,
+            question.dtype,
+            label,
         ),
         merge,
         PassOptions(
@@ -145,7 +156,7 @@ def _known_as(
     else:
         own = [question.function]
     advice = "pass key=, a text that you change with it"
-    if question.verb == "split_by":
+    if question.verb in ("split_by", "offsets"):
         advice = CACHED
     return shared_identity(
         own, question.known_as, reader, options.index, options.executor, advice

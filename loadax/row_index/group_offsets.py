@@ -1,6 +1,5 @@
 """Offsets of the groups that a leaf names: one pass that keeps the first row of each group, and no value of a row."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,30 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import text
-from loadax.core.digest import digest_values
 from loadax.core.distributed import this_process
 from loadax.core.leaf_selection import selection
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
-from loadax.kept.index_folder import Entry, IndexFolder, check_digest
-from loadax.kept.kept_pass import PassOptions, check_index, kept_pass
-from loadax.kept.parts import Arrays
+from loadax.kept.index_folder import check_digest
 from loadax.plan.groups.offsets import checked_offsets, seams
 from loadax.plan.order import check_fixed_rows
 from loadax.plan.subset import met_rows, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
-from loadax.row_index.build import Options, scan_options
+from loadax.row_index.build import Options, Question, answers, scan_options
 from loadax.row_index.groups import Words, by_leaf, hashes
-from loadax.row_index.index_identity import data_identity, shared_identity
-from loadax.row_index.scan import (
-    RowFunction,
-    RowSpan,
-    RowWork,
-    row_spans,
-    threads_for,
-)
+from loadax.row_index.scan import RowFunction, RowSpan
 from loadax.sources.selection import keep_selected
 
 _CHUNK = 1 << 20  # rows per pass
@@ -121,9 +110,7 @@ def leaf_groups(
         starts = _starts(values[0])
         words = hashes(values[0][starts])
     else:
-        path, words_of = by_leaf(own.spec, leaf, name)
-        met = met_rows(order, _VERB, own.num_rows)
-        starts, words = _groups_of_pass(own, met, path, words_of, options)
+        starts, words = _groups_of_pass(order, own, name, leaf, options)
     if order.row_range == range(own.num_rows):
         return starts, words
     groups = np.searchsorted(starts, rows_in_order(order, _VERB), side="right") - 1
@@ -174,41 +161,26 @@ def _of_leaf(reader: Reader, leaf: str, name: str) -> Reader:
 
 
 def _groups_of_pass(
-    reader: Reader,
-    met: NDArray[np.bool_],
-    path: str,
-    words_of: RowFunction,
-    options: Options,
+    order: Order, reader: Reader, name: str, leaf: str, options: Options
 ) -> tuple[Integers, Words]:
-    """First rows of groups of the rows in `met`, and their hashes, by a kept pass; `reader`: of the leaf alone."""
-    if reader.traits.random:
-        raise ArgumentError(
-            "offsets() reads rows once; call it before random maps and maps "
-            "with_epoch=True"
-        )
-    folder = None
-    if options.index is not None:
-        folder = IndexFolder(options.index)
-    check_index(folder, _VERB, f"{len(met)} rows")
-    if folder is not None and not shared_identity(
-        [], ["leaf", path], reader, options.index, options.executor
-    ):
-        folder = None
-    judge = partial(_pairs_of_span, words_of)
-    threads = threads_for(reader, options.workers)
-    entry = kept_pass(
-        folder,
+    """First rows of groups of the rows of an order, and their hashes, by a kept pass; `reader`: of the leaf alone."""
+    path, words_of = by_leaf(reader.spec, leaf, name)
+    question = Question(
         _VERB,
-        lambda: {"leaf": path, **data_identity(reader, met)},
-        lambda entry: check_digest(entry, "pairs", np.uint64, None),
-        lambda: RowWork(
-            row_spans(reader, met, _CHUNK), judge, np.uint64, f"{_VERB} {path}"
-        ),
-        _merged,
-        PassOptions(threads, options.executor, options.progress),
+        path,
+        partial(_pairs_of_span, words_of),
+        np.uint64,
+        ["leaf", path],
+        None,
+        lambda entry, _: check_digest(entry, "answers", np.uint64, None),
+        _CHUNK,
     )
-    pairs = entry.arrays["pairs"]
-    return pairs[::2].astype(np.int64), pairs[1::2]
+    met = met_rows(order, _VERB, reader.num_rows)
+    answered, _ = answers(question, reader, met, options)
+    pairs = answered.reshape(-1, 2)
+    # A group that reaches over the end of a span begins in both.
+    pairs = pairs[_starts(pairs[:, 1])]
+    return pairs[:, 0].astype(np.int64), pairs[:, 1]
 
 
 def _starts(values: NDArray[Any]) -> Integers:
@@ -233,10 +205,3 @@ def _pairs_of_span(words_of: RowFunction, span: RowSpan) -> Words:
         starts = _starts(words)
         words = words[starts]
     return np.stack([span.rows[starts].astype(np.uint64), words], axis=1).reshape(-1)
-
-
-def _merged(parts: Iterator[Arrays]) -> Entry:
-    listed = [np.empty(0, np.uint64), *(part["values"] for part in parts)]
-    groups = np.concatenate(listed).reshape(-1, 2)
-    pairs = groups[_starts(groups[:, 1])].reshape(-1)
-    return Entry({"pairs": pairs}, {"digest": digest_values(pairs)})

@@ -7,19 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax import seeds
 from loadax.core.arguments import function as checked_function, index_key, shown
 from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.kept.index_folder import Entry, check_digest
-from loadax.plan.split import (
-    again,
-    below as hashes_below,
-    drawn_counts,
-    given_counts,
-    span_counts,
-)
+from loadax.plan.split import again, group_masks
 from loadax.plan.subset import met_rows, only_rows, only_spans, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -123,93 +116,27 @@ def split_groups(
     words, _ = answers(question, reader, met, options)
     rows = np.flatnonzero(met)
     if gap is not None:
-        return _group_spans(order, rows, words, fraction, gap)
+        ordered = rows_in_order(order, "split_by")
+        words = words[np.searchsorted(rows, ordered)]
+        rows = ordered
     hash_key = (seed, "split_by", *again(order, "split_by"))
-    counts = given_counts(fraction)
-    if counts is not None:
-        return _group_counts(order, rows, words, counts, hash_key)
-    first = hashes_below(seeds.derive(*hash_key, words), fraction)
-
-    def side(chosen: NDArray[np.bool_], name: bool) -> Order:
-        selected = rows[chosen]
-        return only_rows(
-            order,
-            selected,
-            ("split_by", fraction, seed, name, digest_values(selected)),
-        )
-
-    return [side(first, True), side(~first, False)]
-
-
-def _group_counts(
-    order: Order,
-    rows: Integers,
-    words: NDArray[np.uint64],
-    given: list[int] | int,
-    hash_key: tuple[Any, ...],
-) -> list[Order]:
-    """Splits into parts of exactly some counts of groups: those with the lowest hashes are the first part.
-
-    Args:
-        order: Order to split.
-        rows: Its rows, ascending.
-        words: Hash of the group of each row.
-        given: Number of groups of each part, or a number of equal parts.
-        hash_key: Seed of the hashes, and what else they are derived from.
-    """
-    named, group = np.unique(words, return_inverse=True)
-    counts = drawn_counts(given, len(named), "group")
-    part_of = np.empty(len(named), np.int64)
-    ranking = np.argsort(np.asarray(seeds.derive(*hash_key, named)), kind="stable")
-    part_of[ranking] = np.repeat(np.arange(len(counts)), counts)
+    share, masks = group_masks(words, fraction, hash_key, gap)
     parts: list[Order] = []
-    for index in range(len(counts)):
-        selected = rows[part_of[group] == index]
-        arguments = f"{shown(counts)} groups, seed={hash_key[0]}, part {index}"
-        rule = ("split_by", counts, hash_key[0], index, digest_values(selected))
-        parts.append(only_rows(order, selected, rule, arguments))
-    return parts
-
-
-def _group_spans(
-    order: Order, rows: Integers, words: NDArray[np.uint64], fraction: Any, gap: int
-) -> list[Order]:
-    """Splits into spans of groups, which are in the order of their first positions.
-
-    Args:
-        order: Order to split.
-        rows: Its rows, ascending.
-        words: Hash of the group of each row.
-        fraction: Share of the groups in the first of two parts, counts, or a number of equal parts.
-        gap: Number of groups between two parts.
-    """
-    ordered = rows_in_order(order, "split_by")
-    _, firsts, group = np.unique(
-        words[np.searchsorted(rows, ordered)], return_index=True, return_inverse=True
-    )
-    turn = np.empty_like(firsts)
-    turn[np.argsort(firsts)] = np.arange(len(firsts))
-    counts = span_counts(fraction, len(firsts), gap, "group")
-    halves = given_counts(fraction) is None
-    if halves:
-        given = fraction
-    else:
-        given = counts
-    parts: list[Order] = []
-    start = 0
-    for index, count in enumerate(counts):
-        selected = np.unique(
-            ordered[(turn[group] >= start) & (turn[group] < start + count)]
-        )
-        name = index == 0 if halves else index  # states of halves have bools
-        parts.append(
-            only_spans(
-                order,
-                selected,
-                ("split_by", given, "contiguous", gap, name, digest_values(selected)),
-            )
-        )
-        start += count + gap
+    for index, mask in enumerate(masks):
+        selected = rows[mask]
+        name: int = index
+        arguments = f"{shown(share)} groups, seed={seed}, part {index}"
+        if not isinstance(share, list):
+            name = index == 0  # states of halves have bools
+            arguments = ""
+        if gap is None:
+            rule = ("split_by", share, seed, name, digest_values(selected))
+            parts.append(only_rows(order, selected, rule, arguments))
+        else:
+            selected = np.unique(selected)
+            digest = digest_values(selected)
+            spans = ("split_by", share, "contiguous", gap, name, digest)
+            parts.append(only_spans(order, selected, spans))
     return parts
 
 

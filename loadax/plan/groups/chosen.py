@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +15,7 @@ from loadax.core.formatting import count_text
 from loadax.plan.groups.finder import GroupFinder
 from loadax.plan.groups.offsets import checked_offsets, union
 from loadax.plan.order import VerbOrder
-from loadax.plan.split import again, below, drawn_counts, given_counts, span_counts
+from loadax.plan.split import again, group_masks
 from loadax.protocols import Hits, Integers, Order, Visits
 
 
@@ -133,31 +132,16 @@ def split_words(
         seed: Seed of the draws of groups.
         gap: Number of groups between the parts, which are spans of groups; None: groups are drawn.
     """
-    counts = given_counts(fraction)
-    total = len(words)
+    key = (seed, "split_by", *again(order, "split_by"))
+    share, masks = group_masks(words, fraction, key, gap)
+    facts: list[Any] = [seed]
     if gap is not None:
-        spans = span_counts(fraction, total, gap, "group")
-        begins = np.cumsum([0, *spans[:-1]]) + gap * np.arange(len(spans))
-        chosen = [
-            np.arange(begin, begin + count)
-            for begin, count in zip(begins.tolist(), spans, strict=True)
-        ]
         facts = ["contiguous", gap]
-    else:
-        hashes = seeds.derive(seed, "split_by", *again(order, "split_by"), words)
-        facts = [seed]
-        if counts is None:
-            first = below(hashes, fraction)
-            chosen = [np.flatnonzero(first), np.flatnonzero(~first)]
-        else:
-            ranking = np.argsort(np.asarray(hashes), kind="stable")
-            ends = np.cumsum([0, *drawn_counts(counts, total, "group")])
-            chosen = [
-                np.sort(ranking[begin:end]) for begin, end in pairwise(ends.tolist())
-            ]
     return [
-        _part(order, offsets, groups, ("split_by", fraction, *facts, index))
-        for index, groups in enumerate(chosen)
+        _part(
+            order, offsets, np.flatnonzero(mask), ("split_by", share, *facts, index)
+        )
+        for index, mask in enumerate(masks)
     ]
 
 
