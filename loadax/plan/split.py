@@ -272,6 +272,20 @@ def split_spans(order: Order, fraction: Any, gap: int) -> list[Order]:
     Raises:
         ArgumentError: When a part would be empty, counts and gaps don't add up, or the rows depend on the epoch.
     """
+    parts = []
+    start = 0
+    for count in span_counts(fraction, fixed_size(order), gap):
+        parts.append(_span(order, start, start + count))
+        start += count + gap
+    return parts
+
+
+def fixed_size(order: Order) -> int:
+    """Number of positions below shuffles and repeats.
+
+    Raises:
+        ArgumentError: When the rows depend on the epoch.
+    """
     sizes = list[int]()
 
     def measure(fixed: Order, _: int) -> Order:
@@ -279,12 +293,7 @@ def split_spans(order: Order, fraction: Any, gap: int) -> list[Order]:
         return fixed
 
     order.narrow("split", measure)
-    parts = []
-    start = 0
-    for count in span_counts(fraction, sum(sizes), gap):
-        parts.append(_span(order, start, start + count))
-        start += count + gap
-    return parts
+    return sum(sizes)
 
 
 def span_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[int]:

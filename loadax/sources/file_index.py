@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
@@ -33,6 +34,7 @@ AT_ONCE = 16  # remote files that are read at once
 PARTS = 512  # most parts, each of whole files
 FEW_PARTS = 64  # fewer are not worth saving: so many files are a part each
 PART = 8 << 20  # bytes of more local files that are worth a part
+REASONS = "reasons"  # fact of an entry: what is wrong with each file
 _FACTS = "facts"  # of the entry of a part, beside its arrays
 # Name of the entry in the index folder.
 ENTRY = "records"
@@ -226,9 +228,13 @@ def record_entry(counts: str, begins: Any, sizes: Any) -> Entry:
 
 
 def merge_records(entries: Iterable[Entry]) -> Entry:
-    """Merges entries of records."""
-    columns, _ = columns_of(entries)
-    return Entry({name: merged(parts) for name, parts in columns.items()}, {})
+    """Merges entries of records, whose facts are lists with an item for each file."""
+    columns, facts = columns_of(entries)
+    lists = {
+        name: [*chain.from_iterable(fact[name] for fact in facts)]
+        for name in facts[0]
+    }
+    return Entry({name: merged(parts) for name, parts in columns.items()}, lists)
 
 
 def columns_of(
@@ -277,20 +283,29 @@ def check_records(entry: Entry, sizes: Integers, counts: str, after: int = 0) ->
         raise ValueError("a record ends after its file")
 
 
-def refuse_damaged(
-    reasons: Sequence[str], locations: Sequence[str], damaged: str
-) -> None:
+def check_reasons(entry: Entry, files: int) -> None:
+    """Checks what an index says to be wrong with some files; see `refuse_damaged`.
+
+    Raises:
+        ValueError: If it can't be of these files.
+    """
+    reasons = entry.facts[REASONS]
+    if [type(reason) for reason in reasons] != [str] * files:
+        raise ValueError("the reasons are not one text for each file")
+
+
+def refuse_damaged(entry: Entry, locations: Sequence[str], damaged: str) -> None:
     """Refuses files in which something is wrong, or with `damaged="accept"` logs what it is.
 
     Args:
-        reasons: What is wrong with each file; "" if nothing is.
+        entry: Fact `REASONS`: what is wrong with each file; "" if nothing is.
         locations: Paths and URLs of the files.
         damaged: "error" or "accept".
 
     Raises:
         SourceError: When one is damaged; names it.
     """
-    found = zip(locations, reasons, strict=True)
+    found = zip(locations, entry.facts[REASONS], strict=True)
     bad = [(location, reason) for location, reason in found if reason]
     if bad and damaged == "error":
         location, reason = bad[0]

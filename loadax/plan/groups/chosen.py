@@ -15,7 +15,7 @@ from loadax.core.formatting import count_text
 from loadax.plan.groups.finder import GroupFinder
 from loadax.plan.groups.offsets import checked_offsets, union
 from loadax.plan.order import VerbOrder
-from loadax.plan.split import again, group_masks
+from loadax.plan.split import again, fixed_size, group_masks
 from loadax.protocols import Hits, Integers, Order, Visits
 
 
@@ -100,14 +100,7 @@ def split_offsets(
     Raises:
         ArgumentError: When these are no offsets, a part would be empty, or the rows depend on the epoch.
     """
-    sizes = list[int]()
-
-    def measure(fixed: Order, _: int) -> Order:
-        sizes.append(fixed.size)
-        return fixed
-
-    order.narrow("split", measure)
-    offsets = checked_offsets(given, sum(sizes), "by")
+    offsets = checked_offsets(given, fixed_size(order), "by")
     words = np.asarray(
         seeds.derive(0, "group", np.arange(len(offsets) - 1)), np.uint64
     )

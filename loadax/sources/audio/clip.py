@@ -1,50 +1,63 @@
-"""A clip of a file: its samples at another rate, followed by zeros where the file ends within it."""
+"""Clips of files: samples at another rate, followed by zeros where the file ends within them."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from loadax.protocols import ArraySpec
 from loadax.sources.audio.resample import needed, resample
 from loadax.sources.audio.sound_files import Samples
 
 
-def clip_of(
-    read: Callable[[int, int], Samples],
-    frames: int,
-    given: int,
-    rate: int,
-    start: int,
-    samples: int,
-    *,
-    mono: bool,
-) -> Samples:
-    """Reads a clip.
+class ClipForm(NamedTuple):
+    """Form of clips.
 
     Args:
-        read: Reads the samples between two places of the file at its own rate.
-        frames: Samples of the file.
-        given: Rate of the file.
-        rate: Rate of the clip.
-        start: Sample of that rate at which the clip begins.
-        samples: Samples of the clip.
-        mono: Whether it is the mean of the channels, without a dimension.
-
-    Returns:
-        float32[samples, channels], or float32[samples].
-
-    Raises:
-        SoundError: When its samples can't be decoded.
+        rate: Samples a second.
+        samples: Samples of a clip; None: all of the file.
+        channels: Number of channels; None: their mean, without a dimension.
     """
-    stop = min(start + samples, frames * rate // given)
-    first, end = needed(given, rate, start, stop)
-    low = max(first, 0)
-    high = min(end, frames)
-    stored = read(low, high)
-    if mono:
-        stored = stored.mean(1, keepdims=True)
-    around = np.pad(stored, ((low - first, end - high), (0, 0)))
-    clip = resample(around, given, rate, start, stop)
-    clip = np.pad(clip, ((0, samples - len(clip)), (0, 0)))
-    if mono:
-        return clip[:, 0]
-    return clip
+
+    rate: int
+    samples: int | None
+    channels: int | None
+
+    @property
+    def spec(self) -> ArraySpec | None:
+        """The spec of a clip; None: it depends on the file."""
+        if self.samples is None:
+            return None
+        if self.channels is None:
+            return ArraySpec((self.samples,), np.dtype(np.float32))
+        return ArraySpec((self.samples, self.channels), np.dtype(np.float32))
+
+    def clip(
+        self, read: Callable[[int, int], Samples], frames: int, given: int, start: int
+    ) -> Samples:
+        """Reads a clip: float32[samples, channels], or float32[samples].
+
+        Args:
+            read: Reads the samples between two places of the file at its own rate.
+            frames: Samples of the file.
+            given: Rate of the file.
+            start: Sample of the form's rate at which the clip begins.
+
+        Raises:
+            SoundError: When its samples can't be decoded.
+        """
+        length = frames * self.rate // given
+        samples = length if self.samples is None else self.samples
+        stop = min(start + samples, length)
+        first, end = needed(given, self.rate, start, stop)
+        low = max(first, 0)
+        high = min(end, frames)
+        stored = read(low, high)
+        if self.channels is None:
+            stored = stored.mean(1, keepdims=True)
+        around = np.pad(stored, ((low - first, end - high), (0, 0)))
+        clip = resample(around, given, self.rate, start, stop)
+        clip = np.pad(clip, ((0, samples - len(clip)), (0, 0)))
+        if self.channels is None:
+            return clip[:, 0]
+        return clip

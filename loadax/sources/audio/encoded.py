@@ -10,11 +10,10 @@ import numpy as np
 
 from loadax.core.arguments import integer
 from loadax.core.formatting import count_text
-from loadax.errors import ArgumentError
 from loadax.protocols import ArraySpec
-from loadax.sources.audio.clip import clip_of
+from loadax.sources.audio.clip import ClipForm
 from loadax.sources.audio.format import FORMAT
-from loadax.sources.audio.open import duration
+from loadax.sources.audio.open import clip_seconds
 from loadax.sources.audio.resample import is_simple
 from loadax.sources.audio.sound_files import (
     Samples,
@@ -35,16 +34,12 @@ class EncodedAudio:
     """Decodes the bytes of an audio file to a clip.
 
     Args:
-        rate: Samples a second.
-        samples: Samples of a clip; None: all of the file.
-        channels: Number of channels; None: their mean, without a dimension.
+        form: Form of the clips.
         clip: Which clip of the file.
         seed: Seed of random clips; None: it is not given.
     """
 
-    rate: int
-    samples: int | None
-    channels: int | None
+    form: ClipForm
     clip: Clip
     seed: int | None = None
     verb: ClassVar[str] = "decode_audio"
@@ -55,11 +50,7 @@ class EncodedAudio:
     @property
     def spec(self) -> ArraySpec | None:
         """The spec of a clip; None: it depends on the file."""
-        if self.samples is None:
-            return None
-        if self.channels is None:
-            return ArraySpec((self.samples,), np.dtype(np.float32))
-        return ArraySpec((self.samples, self.channels), np.dtype(np.float32))
+        return self.form.spec
 
     @property
     def is_random(self) -> bool:
@@ -68,11 +59,12 @@ class EncodedAudio:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments to show."""
-        seconds = None if self.samples is None else self.samples / self.rate
+        rate, samples, channels = self.form
+        seconds = None if samples is None else samples / rate
         return {
-            "rate": self.rate,
+            "rate": rate,
             "seconds": seconds,
-            "channels": self.channels,
+            "channels": channels,
             "clip": self.clip,
         }
 
@@ -82,34 +74,24 @@ class EncodedAudio:
         Raises:
             SoundError: When it can't be decoded, or has other channels.
         """
+        rate, samples, channels = self.form
         sound, read = _opened(content)
         if not sound.frames:
             raise SoundError("it has no samples")
-        if self.channels not in (None, sound.channels):
+        if channels not in (None, sound.channels):
             raise SoundError(
                 f"it has {count_text(sound.channels, 'channel')}, and "
-                f"channels={self.channels}; pass channels='mono' to have their mean"
+                f"channels={channels}; pass channels='mono' to have their mean"
             )
-        if not is_simple(sound.rate, self.rate):
+        if not is_simple(sound.rate, rate):
             raise SoundError(
                 f"it has {sound.rate} samples a second, and the ratio of rate="
-                f"{self.rate} to that is not one of small numbers; pass a common rate, "
+                f"{rate} to that is not one of small numbers; pass a common rate, "
                 "such as 16000"
             )
-        length = sound.frames * self.rate // sound.rate
-        if self.samples is None:
-            samples = length
-        else:
-            samples = self.samples
-        return clip_of(
-            read,
-            sound.frames,
-            sound.rate,
-            self.rate,
-            clip_start(self.clip, length, samples, rng),
-            samples,
-            mono=self.channels is None,
-        )
+        length = sound.frames * rate // sound.rate
+        start = clip_start(self.clip, length, samples or length, rng)
+        return self.form.clip(read, sound.frames, sound.rate, start)
 
     def failure_text(self, error: Exception) -> str:
         """Tells why a file can't be decoded, after its name."""
@@ -160,10 +142,7 @@ def encoded_audio(
     else:
         number = integer("channels", channels, 1, remedy="'mono', or their number")
     which = checked_clip(clip, seed)
-    if seconds is None:
-        return EncodedAudio(rate, None, number, which, seed)
-    length = duration("seconds", seconds)
-    if not length:
-        raise ArgumentError("seconds=0: pass the length of a clip, such as 2.5")
-    samples = max(1, round(length * rate))
-    return EncodedAudio(rate, samples, number, which, seed)
+    samples = None
+    if seconds is not None:
+        samples = max(1, round(clip_seconds(seconds) * rate))
+    return EncodedAudio(ClipForm(rate, samples, number), which, seed)

@@ -1,6 +1,5 @@
 """Opens audio files."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,25 @@ from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
+from loadax.sources.audio.clip import ClipForm
 from loadax.sources.audio.format import FORMAT
 from loadax.sources.audio.resample import is_simple
-from loadax.sources.audio.sound_files import Sound, SoundError, SoundFiles, sound_of
-from loadax.sources.audio.source import AudioSource, Clips
+from loadax.sources.audio.sound_files import (
+    Sound,
+    SoundError,
+    SoundFiles,
+    SoundTable,
+    sound_of,
+)
+from loadax.sources.audio.source import AudioSource
 from loadax.sources.expand import expand
 from loadax.sources.file_index import (
+    REASONS,
     RecordFormat,
     Scan,
-    columns_of,
+    check_reasons,
     index_files,
-    merged,
+    merge_records,
     refuse_damaged,
 )
 from loadax.sources.format import RecordOptions
@@ -54,28 +61,23 @@ def open_audio(
         rate = integer("rate", rate, 1)
     if channels not in (None, "mono"):
         channels = integer("channels", channels, 1, remedy="'mono', or their number")
-    length = duration("seconds", seconds)
-    if not length:
-        raise ArgumentError("seconds=0: pass the length of a clip, such as 2.5")
+    length = clip_seconds(seconds)
     shared = duration("overlap", overlap)
     files = Files()
     locations = expand(paths, FORMAT, files)
     entry = index_files(_RECORDS, files, locations, options)
-    columns = (entry.arrays[name].tolist() for name in _NUMBERS)
-    sounds = list(map(Sound, *columns, entry.facts["reasons"]))
-    refuse_damaged([sound.reason for sound in sounds], locations, damaged)
-    good = [file for file, sound in enumerate(sounds) if sound.frames]
+    refuse_damaged(entry, locations, damaged)
+    table = SoundTable(*(entry.arrays[name] for name in _NUMBERS))
+    good = np.flatnonzero(table.frames).tolist()
     if not good:
         raise SourceError(f"{some(locations, 1)} has no samples; pass other files")
-    first = sounds[good[0]]
-    wanted = rate or first.rate
-    mono = channels == "mono"
-    if mono:
-        number = 1
-    else:
-        number = channels or first.channels
+    wanted = rate or int(table.rates[good[0]])
+    number = None
+    if channels != "mono":
+        number = channels or int(table.channels[good[0]])
     for file in good:
-        _check(sounds[file], locations[file], wanted, number, mono, rate)
+        facts = int(table.rates[file]), int(table.channels[file])
+        _check(locations[file], *facts, wanted, number, rate)
     samples = max(1, round(length * wanted))
     hop = samples - round(shared * wanted)
     if hop < 1:
@@ -83,22 +85,11 @@ def open_audio(
             f"overlap={overlap!r}: clips of {seconds!r} seconds that share as much never "
             "move on; pass less"
         )
-    whole = np.array([sound.whole for sound in sounds], bool)
-    reader = SoundFiles(locations, files.infos(locations), whole, memory_bytes)
-    clips = Clips(
-        np.array([sound.frames * wanted // sound.rate for sound in sounds]),
-        np.array([sound.frames for sound in sounds]),
-        np.array([sound.rate for sound in sounds]),
-        wanted,
-        samples,
-        hop,
-        number,
-        mono=mono,
-        padded=tail == "pad",
-    )
-    source = AudioSource(reader, clips)
+    reader = SoundFiles(locations, files.infos(locations), table, memory_bytes)
+    form = ClipForm(wanted, samples, number)
+    source = AudioSource(reader, form, hop, padded=tail == "pad")
     if not len(source):
-        lengths = [sound.frames / sound.rate for sound in sounds]
+        lengths = table.frames / table.rates
         longest = int(np.argmax(lengths))
         raise SourceError(
             f"no file has a clip of {seconds!r} seconds: the longest, "
@@ -107,6 +98,14 @@ def open_audio(
             argument="seconds",
         )
     return source
+
+
+def clip_seconds(given: Any) -> float:
+    """The argument `seconds`: the length of a clip."""
+    length = duration("seconds", given)
+    if not length:
+        raise ArgumentError("seconds=0: pass the length of a clip, such as 2.5")
+    return length
 
 
 def duration(name: str, given: Any) -> float:
@@ -121,11 +120,11 @@ def duration(name: str, given: Any) -> float:
 
 
 def _check(
-    sound: Sound,
     location: str,
+    own_rate: int,
+    own_channels: int,
     wanted: int,
-    number: int,
-    mono: bool,
+    number: int | None,
     rate: int | None,
 ) -> None:
     """Checks that a file is like the others, or can be made so.
@@ -133,22 +132,22 @@ def _check(
     Raises:
         SourceError: When it is not; names it.
     """
-    if sound.channels != number and not mono:
+    if number not in (None, own_channels):
         raise SourceError(
-            f"{location} has {count_text(sound.channels, 'channel')}, and others have "
+            f"{location} has {count_text(own_channels, 'channel')}, and others have "
             f"{number}; pass channels='mono' to have the mean of the channels of each, or files of "
             "equal ones",
             argument="channels",
         )
-    if sound.rate != wanted and rate is None:
+    if own_rate != wanted and rate is None:
         raise SourceError(
-            f"{location} has {sound.rate} samples a second, and others have {wanted}; "
+            f"{location} has {own_rate} samples a second, and others have {wanted}; "
             f"pass rate={wanted} to convert all to that",
             argument="rate",
         )
-    if not is_simple(sound.rate, wanted):
+    if not is_simple(own_rate, wanted):
         raise ArgumentError(
-            f"rate={wanted}: {location} has {sound.rate} samples a second, and the ratio "
+            f"rate={wanted}: {location} has {own_rate} samples a second, and the ratio "
             "of the two is not one of small numbers; pass a common rate, such as 16000, "
             "22050 or 48000"
         )
@@ -163,22 +162,13 @@ def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
         sound = Sound(0, 1, 1, False, f"it can't be read as audio: {error}")
     numbers = zip(_NUMBERS, sound[:-1], strict=True)
     arrays = {name: np.array([number], np.int64) for name, number in numbers}
-    return Entry(arrays, {"reasons": [sound.reason]})
-
-
-def _merge(entries: Iterable[Entry]) -> Entry:
-    columns, facts = columns_of(entries)
-    reasons = [reason for fact in facts for reason in fact["reasons"]]
-    arrays = {name: merged(parts) for name, parts in columns.items()}
-    return Entry(arrays, {"reasons": reasons})
+    return Entry(arrays, {REASONS: [sound.reason]})
 
 
 def _check_entry(entry: Entry, sizes: Integers) -> None:
     for name, least in zip(_NUMBERS, (0, 1, 1, 0), strict=True):
         check_array(entry, name, np.int64, len(sizes), least)
-    reasons = entry.facts["reasons"]
-    if [type(reason) for reason in reasons] != [str] * len(sizes):
-        raise ValueError("the reasons are not one text for each file")
+    check_reasons(entry, len(sizes))
 
 
-_RECORDS = RecordFormat("from_audio", "audio 1", _scan, _merge, _check_entry)
+_RECORDS = RecordFormat("from_audio", "audio 1", _scan, merge_records, _check_entry)

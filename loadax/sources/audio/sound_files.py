@@ -1,10 +1,7 @@
 """Reads samples of audio files: by seeking with soundfile, or all of a file, with PyAV where soundfile can't."""
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, BinaryIO, NamedTuple, final
 
 import numpy as np
@@ -12,9 +9,12 @@ from numpy.typing import NDArray
 
 from loadax.files.byte_ranges import FileInfo
 from loadax.files.files import check_unchanged
+from loadax.protocols import Integers
+from loadax.sources.decoded_parts import DecodedParts
 
 # Samples of a file: float32[n, channels]
 Samples = NDArray[np.float32]
+_SAMPLE_BYTES = 4
 
 # Encodings in which a sample has bytes of its own, and FLAC, whose frames stand alone: others, such as Vorbis and MP3,
 # give other samples after a seek.
@@ -134,6 +134,15 @@ def decoded(file: str | BinaryIO) -> tuple[Samples, int]:
     return np.concatenate(parts), rate
 
 
+class SoundTable(NamedTuple):
+    """Facts of audio files, int64[files] each; see `Sound`."""
+
+    frames: Integers
+    rates: Integers
+    channels: Integers
+    whole: Integers
+
+
 @final
 class SoundFiles:
     """Reads parts of audio files. Thread-safe.
@@ -141,29 +150,21 @@ class SoundFiles:
     Args:
         locations: Paths of the files.
         infos: Size and time of change of each when it was opened.
-        whole: Files that are decoded as a whole, bool[files].
-        memory_bytes: Memory for those that are kept decoded.
+        table: Facts of each.
+        memory_bytes: Memory for files that are decoded as a whole.
     """
 
     def __init__(
         self,
         locations: Sequence[str],
         infos: Sequence[FileInfo],
-        whole: NDArray[np.bool_],
+        table: SoundTable,
         memory_bytes: int,
     ):
         self.locations = locations
-        self.whole = whole
+        self.table = table
         self._infos = infos
-        self._memory_bytes = memory_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[int, Future[Samples]] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_lock": None, "_kept": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _kept=OrderedDict())
+        self._whole = DecodedParts(self._decode, self._size, memory_bytes, 1)
 
     def read(self, file: int, start: int, stop: int) -> Samples:
         """Samples of a file at its own rate.
@@ -173,50 +174,23 @@ class SoundFiles:
             SourceError: When the file is missing or has changed.
         """
         check_unchanged(self.locations[file], self._infos[file])
-        if self.whole[file]:
-            samples = self._all(file)[start:stop]
+        if self.table.whole[file]:
+            samples = self._whole.get(file)[start:stop]
         else:
             samples = part_of(os.fsencode(self.locations[file]), start, stop - start)
         return checked(samples, start, stop)
 
-    def _all(self, file: int) -> Samples:
-        """A decoded file, which one thread decodes."""
-        with self._lock:
-            future = self._kept.get(file)
-            is_mine = future is None
-            if future is None:
-                future = self._kept[file] = Future()
-            self._kept.move_to_end(file)
-        if is_mine:
-            try:
-                if self.locations[file].lower().endswith(_OTHERS):
-                    future.set_result(decoded(self.locations[file])[0])
-                else:
-                    future.set_result(
-                        part_of(os.fsencode(self.locations[file]), 0, -1)
-                    )
-            except BaseException as error:  # noqa: BLE001 - raised by all that wait
-                future.set_exception(error)
-        try:
-            return future.result()
-        finally:
-            self._evict()
+    def _decode(self, file: int) -> Samples:
+        location = self.locations[file]
+        if location.lower().endswith(_OTHERS):
+            return decoded(location)[0]
+        return part_of(os.fsencode(location), 0, -1)
 
-    def _evict(self) -> None:
-        """Forgets failed files, and those but the last that take too much memory, the least recently used first."""
-        with self._lock:
-            total = 0
-            for file, future in reversed([*self._kept.items()]):
-                if not future.done():
-                    continue
-                if future.exception() is not None:
-                    del self._kept[file]
-                    continue
-                size = future.result().nbytes
-                if total and total + size > self._memory_bytes:
-                    del self._kept[file]
-                else:
-                    total += size
+    def _size(self, file: int) -> int:
+        """Bytes of a decoded file."""
+        return int(
+            self.table.frames[file] * self.table.channels[file] * _SAMPLE_BYTES
+        )
 
 
 def part_of(file: bytes | BinaryIO, start: int, count: int) -> Samples:

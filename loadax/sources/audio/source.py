@@ -2,52 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
-from loadax.sources.audio.clip import clip_of
+from loadax.sources.audio.clip import ClipForm
 from loadax.sources.audio.sound_files import Samples, SoundError, SoundFiles
 from loadax.sources.base import BaseSource, Traits
 from loadax.sources.checks import check_rows, read_columns
-
-
-class Clips(NamedTuple):
-    """Where clips are in files.
-
-    Args:
-        lengths: Samples of each file at the rate of the clips, int64[files].
-        frames: Samples of each file at its own rate, int64[files].
-        rates: Rate of each file, int64[files].
-        rate: Samples a second of the clips.
-        samples: Samples of a clip.
-        hop: Samples from the begin of one clip to the begin of the next.
-        channels: Number of channels of a clip.
-        mono: Whether it is the mean of a file's channels, without a dimension.
-        padded: Whether files end with a clip of fewer samples, followed by zeros.
-    """
-
-    lengths: Integers
-    frames: Integers
-    rates: Integers
-    rate: int
-    samples: int
-    hop: int
-    channels: int
-    mono: bool
-    padded: bool
-
-    @property
-    def counts(self) -> Integers:
-        """Number of clips of each file, int64[files]."""
-        whole = np.maximum((self.lengths - self.samples) // self.hop + 1, 0)
-        if not self.padded:
-            return whole
-        # One more for samples that no whole clip has.
-        covered = np.where(whole > 0, (whole - 1) * self.hop + self.samples, 0)
-        return whole + (covered < self.lengths)
 
 
 @final
@@ -58,37 +22,42 @@ class AudioSource(BaseSource):
 
     Args:
         files: Reader of the files.
-        clips: Where clips are.
+        form: Form of the clips, whose number of samples is known.
+        hop: Samples from the begin of one clip to the begin of the next.
+        padded: Whether files end with a clip of fewer samples, followed by zeros.
     """
 
     spec: Tree = None
 
-    def __init__(self, files: SoundFiles, clips: Clips):
+    def __init__(self, files: SoundFiles, form: ClipForm, hop: int, *, padded: bool):
+        assert form.samples is not None
         self._files = files
-        self._clips = clips
-        self._ends = np.cumsum(clips.counts)
-        if clips.mono:
-            shape: tuple[int, ...] = (clips.samples,)
-        else:
-            shape = clips.samples, clips.channels
+        self._form = form
+        self._hop = hop
+        self._samples = form.samples
+        table = files.table
+        # of each file at the rate of the clips
+        self._lengths = table.frames * form.rate // table.rates
+        self._counts = np.maximum((self._lengths - self._samples) // hop + 1, 0)
         number = ArraySpec((), np.dtype(np.int32))
-        self.spec = {
-            "audio": ArraySpec(shape, np.dtype(np.float32)),
-            "file": number,
-            **({"length": number} if clips.padded else {}),
-            "time": ArraySpec((), np.dtype(np.float32)),
-        }
+        leaves = {"audio": form.spec, "file": number}
+        if padded:
+            # One more for samples that no whole clip has.
+            ends = (self._counts - 1) * hop + self._samples
+            covered = np.where(self._counts > 0, ends, 0)
+            self._counts += covered < self._lengths
+            leaves["length"] = number
+        self.spec = {**leaves, "time": ArraySpec((), np.dtype(np.float32))}
+        self._ends = np.cumsum(self._counts)
+        self._length = int(self._ends[-1])
         self.traits = Traits(owns_memory=True, reads_columns=True)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
 
     def __repr__(self) -> str:
         files = self._files.locations
         more = f" and {len(files) - 1} more" * (len(files) > 1)
-        clips = self._clips
         return (
-            f"clips of {clips.samples} samples at {clips.rate} Hz of {files[0]}{more}"
+            f"clips of {self._samples} samples at {self._form.rate} Hz of "
+            f"{files[0]}{more}"
         )
 
     @property
@@ -99,19 +68,16 @@ class AudioSource(BaseSource):
     @property
     def groups(self) -> Integers:
         """First row of each file that has clips."""
-        counts = self._clips.counts
-        return (self._ends - counts)[counts > 0]
+        return (self._ends - self._counts)[self._counts > 0]
 
     @property
     def chunks(self) -> Integers | None:
         """Clips of files that are decoded as a whole are a chunk, others one each; None if there is no such file."""
-        counts = self._clips.counts
-        begins = self._ends - counts
-        whole = self._files.whole & (counts > 0)
-        if not whole.any():
+        whole = self._files.table.whole > 0
+        inner = np.repeat(whole, self._counts)
+        if not inner.any():
             return None
-        inner = np.repeat(self._files.whole, counts)
-        inner[begins[whole]] = False
+        inner[self.groups] = False
         return np.flatnonzero(~inner)
 
     def cache_chunks(self, count: int) -> BaseSource:  # noqa: ARG002
@@ -124,7 +90,7 @@ class AudioSource(BaseSource):
     def locate(self, row: int) -> list[Location]:
         """File of a clip, and its time there."""
         file, start = self._find(check_rows([row], len(self)))
-        seconds = start[0] / self._clips.rate
+        seconds = start[0] / self._form.rate
         return [Location(self.files[file[0]], part=f"clip at {seconds:.3f} s")]
 
     read = read_columns
@@ -132,11 +98,11 @@ class AudioSource(BaseSource):
     def read_into(self, rows: Integers, boxes: Boxes, out: Outputs) -> None:
         rows = check_rows(rows, len(self))
         files, starts = self._find(rows)
-        clips = self._clips
+        rate = self._form.rate
         known: dict[str, Any] = {
             "file": files,
-            "length": np.minimum(clips.samples, clips.lengths[files] - starts),
-            "time": starts / clips.rate,
+            "length": np.minimum(self._samples, self._lengths[files] - starts),
+            "time": starts / rate,
         }
         for name, into in zip(self.spec, out, strict=True):
             if into is not None and name != "audio":
@@ -151,7 +117,7 @@ class AudioSource(BaseSource):
                 into[...] = self._clip(file, start)[cut]
             except SoundError as error:
                 raise SourceError(
-                    f"row {row}, {self.files[file]}, at {start / clips.rate:.3f} s: the "
+                    f"row {row}, {self.files[file]}, at {start / rate:.3f} s: the "
                     f"clip can't be decoded: {error}; copy the file again, leave the row "
                     f"out: dataset.exclude([{row}]), or pass on_error='mask' to the "
                     "Dataloader"
@@ -160,18 +126,13 @@ class AudioSource(BaseSource):
     def _find(self, rows: Integers) -> tuple[Integers, Integers]:
         """The files of clips, and their first samples there."""
         files = np.searchsorted(self._ends, rows, side="right")
-        numbers = rows - (self._ends - self._clips.counts)[files]
-        return files, numbers * self._clips.hop
+        numbers = rows - (self._ends - self._counts)[files]
+        return files, numbers * self._hop
 
     def _clip(self, file: int, start: int) -> Samples:
         """A clip, followed by zeros where the file ends within it."""
-        clips = self._clips
-        return clip_of(
-            partial(self._files.read, file),
-            int(clips.frames[file]),
-            int(clips.rates[file]),
-            clips.rate,
-            start,
-            clips.samples,
-            mono=clips.mono,
+        table = self._files.table
+        read = partial(self._files.read, file)
+        return self._form.clip(
+            read, int(table.frames[file]), int(table.rates[file]), start
         )

@@ -51,10 +51,7 @@ def open_rendering(
     choice("fit", fit, ("crop", "stretch", "pad"))
     choice("quality", quality, ("high", "fast"))
     choice("damaged", damaged, ("error", "accept"))
-    if size is None:
-        wanted = None
-    else:
-        wanted = checked_size(size)
+    wanted = checked_size(size)
     part = crop_of(crop)
     if isinstance(part, RandomCrop):
         if wanted is None:
@@ -189,12 +186,14 @@ def _list_local(root: str) -> list[str]:
     return found
 
 
-def checked_size(size: Any) -> tuple[int, int]:
-    """(height, width) of the argument `size`.
+def checked_size(size: Any) -> tuple[int, int] | None:
+    """(height, width) of the argument `size`; None: it was left out.
 
     Raises:
         ArgumentError: When it is neither that nor one int.
     """
+    if size is None:
+        return None
     remedy = "(height, width) in pixels, or one int for squares"
     if isinstance(size, tuple | list) and len(size) == 2:
         height, width = (

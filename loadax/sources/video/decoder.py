@@ -7,9 +7,10 @@ from typing import Any, final
 
 from loadax.files.byte_ranges import FileInfo
 from loadax.files.files import check_unchanged
-from loadax.sources.images.resize import Fit, Pixels
+from loadax.protocols import Integers
+from loadax.sources.images.resize import Pixels
 from loadax.sources.video.frame_table import FrameTable
-from loadax.sources.video.group_decoder import FrameError, GroupDecoder, sized
+from loadax.sources.video.group_decoder import FrameError, GroupDecoder, Resizing
 
 _OPEN = 64  # files that stay open
 
@@ -22,8 +23,7 @@ class Decoder:
         locations: Paths of the files.
         infos: Size and time of change of each when its table was made.
         table: Frames of the files.
-        size: (height, width) of the pixels; None: any.
-        fit: Method for frames of another aspect ratio; None: frames are not resized, and must have that size.
+        resizing: Size of the frames.
         strict: Whether frames that are damaged or may depend on damaged ones are errors.
     """
 
@@ -32,16 +32,16 @@ class Decoder:
         locations: Sequence[str],
         infos: Sequence[FileInfo],
         table: FrameTable,
-        size: tuple[int, int] | None,
-        fit: Fit | None,
+        resizing: Resizing,
         *,
         strict: bool,
     ):
         self.locations = locations
         self.table = table
-        self.size = size
+        # that all frames must have; None: any
+        self.size = resizing.size
         self._infos = infos
-        self._fit = fit
+        self._resizing = resizing
         self._strict = strict
         self._lock = threading.Lock()
         self._idle: OrderedDict[int, GroupDecoder] = OrderedDict()  # by file
@@ -53,42 +53,39 @@ class Decoder:
         vars(self).update(state, _lock=threading.Lock(), _idle=OrderedDict())
 
     def decode(
-        self, group: int, frames: Sequence[int]
-    ) -> Iterator[tuple[int, Pixels]]:
+        self, group: int, frames: Integers
+    ) -> Iterator[tuple[list[int], Pixels]]:
         """Decodes frames of one group of pictures, and none that come after the last of them.
 
         Args:
             group: Number of the group.
-            frames: Numbers of its frames, ascending.
+            frames: Numbers of its frames, which may repeat.
 
         Yields:
-            Each frame's number and its pixels, uint8[height, width, 3], ascending until one can't be decoded.
+            Each frame's indices in `frames` and its pixels, uint8[height, width, 3], until one can't be decoded.
 
         Raises:
             FrameError: When a frame can't be decoded.
             SourceError: When the file is missing or has changed.
         """
-        table = self.table
-        file = int(table.files_of(table.firsts[group : group + 1])[0])
+        file = int(self.table.files_of(self.table.firsts[[group]])[0])
         opened = self._take(file)
         try:
-            for frame, pixels in opened.decode(table, group, frames):
-                yield frame, self._sized(pixels)
+            for indices, pixels in opened.decode(self.table, group, frames):
+                self._check(pixels)
+                yield indices, pixels
         except BaseException:
             opened.close()
             raise
         self._give(file, opened)
 
-    def _sized(self, pixels: Pixels) -> Pixels:
+    def _check(self, pixels: Pixels) -> None:
         height, width = pixels.shape[:2]
-        if self.size is None or self.size == (height, width):
-            return pixels
-        if self._fit is None:
+        if self.size is not None and self.size != (height, width):
             raise FrameError(
                 f"it has {height}x{width} pixels (height x width), and the first frame "
                 f"{self.size[0]}x{self.size[1]}; pass size=(height, width) to resize all"
             )
-        return sized(pixels, self.size, self._fit)
 
     def _take(self, file: int) -> GroupDecoder:
         """An open file that no other thread has."""
@@ -96,7 +93,7 @@ class Decoder:
         check_unchanged(location, self._infos[file])
         with self._lock:
             opened = self._idle.pop(file, None)
-        return opened or GroupDecoder(location, strict=self._strict)
+        return opened or GroupDecoder(location, self._resizing, strict=self._strict)
 
     def _give(self, file: int, opened: GroupDecoder) -> None:
         with self._lock:

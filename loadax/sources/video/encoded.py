@@ -1,27 +1,28 @@
 """EncodedVideo: decodes the bytes of videos to clips, for `Dataset.decode_video`."""
 
 import io
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from loadax.core.arguments import choice, integer
-from loadax.protocols import ArraySpec, Integers
+from loadax.core.arguments import integer
+from loadax.protocols import ArraySpec
 from loadax.sources.clips import Clip, checked_clip, clip_start
-from loadax.sources.images.folder import checked_size
-from loadax.sources.images.resize import Fit, Pixels
+from loadax.sources.file_index import REASONS
+from loadax.sources.images.resize import Pixels
 from loadax.sources.library import require
 from loadax.sources.video.format import FORMAT
 from loadax.sources.video.frame_rows import frame_rows
-from loadax.sources.video.frame_table import (
-    FrameTable,
-    error_text,
-    frame_table,
-    read_packets,
+from loadax.sources.video.frame_table import error_text, frame_table, read_packets
+from loadax.sources.video.group_decoder import (
+    FrameError,
+    GroupDecoder,
+    Resizing,
+    checked_resizing,
 )
-from loadax.sources.video.group_decoder import FrameError, GroupDecoder, sized
 from loadax.sources.video.open import frame_rate
 
 
@@ -33,16 +34,14 @@ class EncodedVideo:
     Args:
         frames: Number of frames of a clip.
         fps: Frames a second; None: those that are stored.
-        size: (height, width) of the frames; None: that of the video.
-        fit: Method for frames of another aspect ratio.
+        resizing: Size of the frames.
         clip: Which clip of the video.
         seed: Seed of random clips; None: it is not given.
     """
 
     frames: int
     fps: Fraction | None
-    size: tuple[int, int] | None
-    fit: Fit
+    resizing: Resizing
     clip: Clip
     seed: int | None = None
     verb: ClassVar[str] = "decode_video"
@@ -53,9 +52,10 @@ class EncodedVideo:
     @property
     def spec(self) -> ArraySpec | None:
         """The spec of a clip; None: it depends on the video."""
-        if self.size is None:
+        size = self.resizing.size
+        if size is None:
             return None
-        return ArraySpec((self.frames, *self.size, 3), np.dtype(np.uint8))
+        return ArraySpec((self.frames, *size, 3), np.dtype(np.uint8))
 
     @property
     def is_random(self) -> bool:
@@ -68,7 +68,7 @@ class EncodedVideo:
         return {
             "frames": self.frames,
             "fps": fps,
-            "size": self.size,
+            "size": self.resizing.size,
             "clip": self.clip,
         }
 
@@ -81,48 +81,29 @@ class EncodedVideo:
         from av.error import FFmpegError
 
         try:
-            decoder = GroupDecoder(io.BytesIO(content), strict=True)
+            opened = GroupDecoder(io.BytesIO(content), self.resizing, strict=True)
+            with closing(opened) as decoder:
+                return self._clip(decoder, rng)
         except (FFmpegError, ValueError) as error:
             raise FrameError(error_text(error)) from error
-        try:
-            table = frame_table(read_packets(decoder.container))
-            (reason,) = table.reasons
-            if reason:
-                raise FrameError(reason)
-            rows = frame_rows(table, self.fps).frames
-            start = clip_start(self.clip, len(rows), self.frames, rng)
-            shown = rows[start : start + self.frames]
-            pixels = self._decoded(decoder, table, shown)
-        except (FFmpegError, ValueError) as error:
-            raise FrameError(error_text(error)) from error
-        finally:
-            decoder.close()
-        return pixels
 
-    def _decoded(
-        self, decoder: GroupDecoder, table: FrameTable, shown: Integers
-    ) -> Pixels:
-        """The pixels of frames, the last of which stays on display."""
-        numbers, places = np.unique(shown, return_inverse=True)
-        lacking = self.frames - len(places)
-        places = np.append(places, np.full(lacking, places[-1]))
-        groups = np.searchsorted(table.firsts, numbers, side="right") - 1
+    def _clip(self, decoder: GroupDecoder, rng: np.random.Generator | None) -> Pixels:
+        entry = read_packets(decoder.container)
+        (reason,) = entry.facts[REASONS]
+        if reason:
+            raise FrameError(reason)
+        table = frame_table(entry)
+        rows = frame_rows(table, self.fps).frames
+        start = clip_start(self.clip, len(rows), self.frames, rng)
+        # The last frame stays on display.
+        shown = rows[np.minimum(start + np.arange(self.frames), len(rows) - 1)]
         clip: Any = None
-        decoded = 0
-        for group in np.unique(groups).tolist():
-            wanted = numbers[groups == group].tolist()
-            for _, pixels in decoder.decode(table, group, wanted):
-                image = self._sized(pixels)
+        for group, places in table.by_group(shown):
+            for indices, pixels in decoder.decode(table, group, shown[places]):
                 if clip is None:
-                    clip = np.empty((self.frames, *image.shape), np.uint8)
-                clip[places == decoded] = image
-                decoded += 1
+                    clip = np.empty((self.frames, *pixels.shape), np.uint8)
+                clip[places[indices]] = pixels
         return clip
-
-    def _sized(self, pixels: Pixels) -> Pixels:
-        if self.size is None or self.size == pixels.shape[:2]:
-            return pixels
-        return sized(pixels, self.size, self.fit)
 
     def failure_text(self, error: Exception) -> str:
         """Tells why a video can't be decoded, after its name."""
@@ -146,11 +127,7 @@ def encoded_video(
         UnsupportedError: When PyAV, or OpenCV for `size`, is not installed.
     """
     require("decode_video", FORMAT.requires, FORMAT.extra)
-    choice("fit", fit, ("crop", "stretch", "pad"))
     count = integer("frames", frames, 1)
     rate = frame_rate(fps)
-    wanted = None
-    if size is not None:
-        wanted = checked_size(size)
-        require("size=", {"opencv-python-headless": "cv2"}, "video")
-    return EncodedVideo(count, rate, wanted, fit, checked_clip(clip, seed), seed)
+    resizing = checked_resizing(size, fit)
+    return EncodedVideo(count, rate, resizing, checked_clip(clip, seed), seed)

@@ -20,13 +20,11 @@ class FrameRows(NamedTuple):
         frames: Number of the frame of each row, int64[rows], ascending.
         groups: First row of each file with rows, int64[files].
         chunks: First row of each chunk, int64[chunks].
-        pictures: Number of the group of pictures of each chunk, int64[chunks].
     """
 
     frames: Integers
     groups: Integers
     chunks: Integers
-    pictures: Integers
 
 
 def frame_rows(table: FrameTable, fps: Fraction | None) -> FrameRows:
@@ -48,14 +46,11 @@ def frame_rows(table: FrameTable, fps: Fraction | None) -> FrameRows:
     files = table.files_of(frames)
     groups = np.flatnonzero(np.diff(files, prepend=-1))
     sizes = np.diff(table.firsts, append=len(table.times))
-    parts = -(-sizes // LONGEST)
-    pictures = np.repeat(np.arange(len(parts)), parts)
-    turns = np.arange(len(pictures)) - np.repeat(np.cumsum(parts) - parts, parts)
-    firsts = table.firsts[pictures] + turns * LONGEST
-    chunks = np.searchsorted(frames, firsts)
+    since_key = np.arange(len(table.times)) - np.repeat(table.firsts, sizes)
+    firsts = np.flatnonzero(since_key % LONGEST == 0)
     # At a low rate, some have no row.
-    filled = np.diff(chunks, append=len(frames)) > 0
-    return FrameRows(frames, groups, chunks[filled], pictures[filled])
+    chunks = np.unique(np.searchsorted(frames, firsts))
+    return FrameRows(frames, groups, chunks[chunks < len(frames)])
 
 
 def _shown(table: FrameTable, file: int, fps: Fraction) -> Integers:

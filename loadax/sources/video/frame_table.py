@@ -1,7 +1,7 @@
 """FrameTable: times and groups of pictures of the frames of video files, found without decoding any."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -9,9 +9,14 @@ import numpy as np
 
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
-from loadax.sources.file_index import RecordFormat, Scan, columns_of, merged
+from loadax.sources.file_index import (
+    REASONS,
+    RecordFormat,
+    Scan,
+    check_reasons,
+    merge_records,
+)
 
-_REASONS = "reasons"
 # Seconds by which the packets may end before the file says, for rounding.
 _ROUNDING = 0.01
 _LOOKED_AT = 32  # packets of an .avi file
@@ -30,7 +35,6 @@ class FrameTable(NamedTuple):
         lasts: Ticks for which the last frame of each file is shown, int64[files].
         firsts: First frame of each group, int64[groups].
         packets: Number of packets from each group's keyframe to its last frame, in decoding order: int64[groups].
-        reasons: What is wrong with each file, such as that it is cut short; "" if nothing is.
     """
 
     ends: Integers
@@ -39,7 +43,6 @@ class FrameTable(NamedTuple):
     lasts: Integers
     firsts: Integers
     packets: Integers
-    reasons: list[str]
 
     @property
     def begins(self) -> Integers:
@@ -49,6 +52,12 @@ class FrameTable(NamedTuple):
     def files_of(self, frames: Integers) -> Integers:
         """The files that frames are in."""
         return np.searchsorted(self.ends, frames, side="right")
+
+    def by_group(self, frames: Integers) -> Iterator[tuple[int, Integers]]:
+        """Yields the groups that frames are in, each with the indices of those."""
+        groups = np.searchsorted(self.firsts, frames, side="right") - 1
+        for group in np.unique(groups).tolist():
+            yield group, np.flatnonzero(groups == group)
 
     def seconds(self, frames: Integers) -> Any:
         """Seconds from the first frame of its file to each frame, float64[n]."""
@@ -70,29 +79,22 @@ def frame_table(entry: Entry) -> FrameTable:
         arrays["lasts"],
         arrays["firsts"] + groups,
         arrays["packets"],
-        entry.facts[_REASONS],
     )
 
 
 def _scan(location: str, size: int) -> Scan[Entry]:  # noqa: ARG001
     """Reads the packets of a file; PyAV opens it itself."""
+    import av
     from av.error import FFmpegError
 
     yield from ()
     try:
-        return _read(location)
+        with av.open(location, metadata_errors="replace") as container:
+            return read_packets(container)
     except (FFmpegError, ValueError, OverflowError) as error:
         return packets_entry(
             reason=f"it can't be read as a video: {error_text(error)}"
         )
-
-
-def _read(location: str) -> Entry:
-    """The frames of a file, by its packets."""
-    import av
-
-    with av.open(location, metadata_errors="replace") as container:
-        return read_packets(container)
 
 
 def read_packets(container: Any) -> Entry:
@@ -204,14 +206,7 @@ def packets_entry(
         "firsts": firsts,
         "packets": ends - places[keys],
     }
-    return Entry(arrays, {_REASONS: [reason]})
-
-
-def _merge(entries: Iterable[Entry]) -> Entry:
-    columns, facts = columns_of(entries)
-    reasons = [reason for fact in facts for reason in fact[_REASONS]]
-    arrays = {name: merged(parts) for name, parts in columns.items()}
-    return Entry(arrays, {_REASONS: reasons})
+    return Entry(arrays, {REASONS: [reason]})
 
 
 def _check(entry: Entry, sizes: Integers) -> None:
@@ -229,9 +224,7 @@ def _check(entry: Entry, sizes: Integers) -> None:
     check_array(entry, "lasts", np.int64, files, 1)
     firsts = check_array(entry, "firsts", np.int64, sum(groups.tolist()), 0)
     check_array(entry, "packets", np.int64, len(firsts), 1, most)
-    reasons = entry.facts[_REASONS]
-    if [type(reason) for reason in reasons] != [str] * files:
-        raise ValueError("the reasons are not one text for each file")
+    check_reasons(entry, files)
     table = frame_table(entry)
     begins = np.flatnonzero(np.diff(table.files_of(table.firsts), prepend=-1))
     if (
@@ -249,4 +242,4 @@ def error_text(error: Exception) -> str:
 
 
 # The format of video files, whose records are frames.
-RECORDS = RecordFormat("from_video", "video 1", _scan, _merge, _check)
+RECORDS = RecordFormat("from_video", "video 1", _scan, merge_records, _check)

@@ -1,12 +1,16 @@
 """GroupDecoder: decodes groups of pictures of one open video."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.arguments import choice
+from loadax.protocols import Integers
+from loadax.sources.images.folder import checked_size
 from loadax.sources.images.resize import Fit, Pixels, fitted, padded, resize
+from loadax.sources.library import require
 from loadax.sources.video.frame_table import FrameTable, error_text
 
 
@@ -14,10 +18,37 @@ class FrameError(Exception):
     """A frame that can't be decoded."""
 
 
-def sized(pixels: Pixels, size: tuple[int, int], fit: Fit) -> Pixels:
-    """A frame resized to (height, width)."""
-    down, across = fitted(pixels.shape[:2], size, fit)
-    return padded(resize(pixels, down, across), size)
+class Resizing(NamedTuple):
+    """Size of decoded frames.
+
+    Args:
+        size: (height, width); None: that of the video.
+        fit: Method for frames of another aspect ratio.
+    """
+
+    size: tuple[int, int] | None
+    fit: Fit
+
+    def __call__(self, pixels: Pixels) -> Pixels:
+        """A frame of that size."""
+        if self.size is None or self.size == pixels.shape[:2]:
+            return pixels
+        down, across = fitted(pixels.shape[:2], self.size, self.fit)
+        return padded(resize(pixels, down, across), self.size)
+
+
+def checked_resizing(size: Any, fit: Any) -> Resizing:
+    """The arguments `size` and `fit`.
+
+    Raises:
+        ArgumentError: When one is invalid; shows it.
+        UnsupportedError: When OpenCV, for `size`, is not installed.
+    """
+    choice("fit", fit, ("crop", "stretch", "pad"))
+    wanted = checked_size(size)
+    if wanted is not None:
+        require("size=", {"opencv-python-headless": "cv2"}, "video")
+    return Resizing(wanted, fit)
 
 
 @final
@@ -26,15 +57,17 @@ class GroupDecoder:
 
     Args:
         file: Path of the video, or its bytes as a file.
+        resizing: Size of the frames.
         strict: Whether frames that are damaged or may depend on damaged ones are errors.
     """
 
-    def __init__(self, file: str | BinaryIO, *, strict: bool):
+    def __init__(self, file: str | BinaryIO, resizing: Resizing, *, strict: bool):
         import av
         from av.video.reformatter import VideoReformatter
 
         self.container: Any = av.open(file, metadata_errors="replace")
         self._reformatter = VideoReformatter()
+        self._resizing = resizing
         self._strict = strict
         stream = self.container.streams.best("video")
         if stream is None or stream.codec_context is None:
@@ -45,28 +78,31 @@ class GroupDecoder:
             stream.codec_context.options = {"err_detect": "explode"}
 
     def decode(
-        self, table: FrameTable, group: int, frames: Sequence[int]
-    ) -> Iterator[tuple[int, Pixels]]:
+        self, table: FrameTable, group: int, frames: Integers
+    ) -> Iterator[tuple[list[int], Pixels]]:
         """Decodes frames of one group of pictures, and none that come after the last of them.
 
         Args:
             table: Frames of the file, among others.
             group: Number of the group.
-            frames: Numbers of its frames, ascending.
+            frames: Numbers of its frames, which may repeat.
 
         Yields:
-            Each frame's number and its pixels, uint8[height, width, 3], ascending until one can't be decoded.
+            Each frame's indices in `frames` and its pixels, uint8[height, width, 3], until one can't be decoded.
 
         Raises:
             FrameError: When a frame can't be decoded.
         """
         from av.error import FFmpegError
 
-        wanted = {int(table.times[frame]): frame for frame in frames}
+        wanted: dict[int, list[int]] = {}
+        for index, time in enumerate(table.times[frames].tolist()):
+            wanted.setdefault(time, []).append(index)
         try:
             for frame in self._frames(table, group):
                 if frame.pts in wanted:
-                    yield wanted.pop(frame.pts), self._pixels(frame)
+                    pixels = self._resizing(self._pixels(frame))
+                    yield wanted.pop(frame.pts), pixels
                 if not wanted:
                     return
         except (FFmpegError, ValueError) as error:

@@ -3,6 +3,8 @@
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from loadax.core.arguments import choice, integer
 from loadax.core.formatting import some
 from loadax.errors import ArgumentError, SourceError
@@ -10,13 +12,11 @@ from loadax.files.files import Files
 from loadax.sources.expand import expand
 from loadax.sources.file_index import index_files, refuse_damaged
 from loadax.sources.format import RecordOptions
-from loadax.sources.images.folder import checked_size
-from loadax.sources.library import require
 from loadax.sources.video.decoder import Decoder
 from loadax.sources.video.format import FORMAT
 from loadax.sources.video.frame_rows import frame_rows
 from loadax.sources.video.frame_table import RECORDS, frame_table
-from loadax.sources.video.group_decoder import FrameError
+from loadax.sources.video.group_decoder import FrameError, checked_resizing
 from loadax.sources.video.source import VideoSource
 
 
@@ -37,28 +37,22 @@ def open_video(
         UnsupportedError: When OpenCV, for `size`, is not installed.
     """
     rate = frame_rate(fps)
-    choice("fit", fit, ("crop", "stretch", "pad"))
+    resizing = checked_resizing(size, fit)
     choice("damaged", damaged, ("error", "accept"))
     memory_bytes = integer("memory_bytes", memory_bytes, 0)
-    if size is None:
-        wanted = None
-    else:
-        wanted = checked_size(size)
-        require("size=", {"opencv-python-headless": "cv2"}, "video")
     files = Files()
     locations = expand(paths, FORMAT, files)
-    table = frame_table(index_files(RECORDS, files, locations, options))
-    refuse_damaged(table.reasons, locations, damaged)
+    entry = index_files(RECORDS, files, locations, options)
+    refuse_damaged(entry, locations, damaged)
+    table = frame_table(entry)
     if not len(table.times):
         raise SourceError(
             f"{some(locations, 1)} has no frame that can be read; pass other files"
         )
     infos = files.infos(locations)
-    if wanted is None:
-        fit = None
     strict = damaged == "error"
-    decoder = Decoder(locations, infos, table, wanted, fit, strict=strict)
-    decoder.size = wanted or _first_size(decoder)
+    decoder = Decoder(locations, infos, table, resizing, strict=strict)
+    decoder.size = resizing.size or _first_size(decoder)
     return VideoSource(decoder, frame_rows(table, rate), memory_bytes)
 
 
@@ -79,9 +73,10 @@ def frame_rate(fps: Any) -> Fraction | None:
 
 def _first_size(decoder: Decoder) -> tuple[int, int]:
     """Height and width of the first frame."""
-    file = decoder.table.files_of(decoder.table.firsts[:1])[0]
+    first = np.zeros(1, np.int64)
+    file = decoder.table.files_of(first)[0]
     try:
-        ((_, pixels),) = decoder.decode(0, [0])
+        ((_, pixels),) = decoder.decode(0, first)
     except FrameError as error:
         raise SourceError(
             f"{decoder.locations[file]}: the first frame can't be decoded: {error}; "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from loadax.sources.checks import check_rows, chunk_starts, read_columns
 from loadax.sources.video.decoder import Decoder
 from loadax.sources.video.frame_rows import FrameRows
 from loadax.sources.video.group_decoder import FrameError
-from loadax.sources.wrappers.chunk_cache import ChunkCache, chunk_of, largest_chunk
+from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 # Chunks that stay in memory after all of their rows were read, for windows that share rows.
 _SPARE = 8
@@ -43,7 +43,7 @@ class VideoSource(BaseSource):
         self._decoder = decoder
         self._rows = rows
         self._memory_bytes = memory_bytes
-        self._open_chunks = open_chunks
+        self._length = len(rows.frames)
         assert decoder.size is not None
         number = ArraySpec((), np.dtype(np.int32))
         self.spec = {
@@ -70,24 +70,11 @@ class VideoSource(BaseSource):
             )
         self.traits = Traits(owns_memory=True, reads_columns=True, cached_chunks=kept)
 
-    def __len__(self) -> int:
-        return len(self._rows.frames)
-
     def __repr__(self) -> str:
         height, width, _ = self.spec["image"].shape
         files = self._decoder.locations
         more = f" and {len(files) - 1} more" * (len(files) > 1)
         return f"{height}x{width} frames of {files[0]}{more}"
-
-    def __reduce__(self) -> Any:
-        # The cache of another process is its own.
-        arguments = (
-            self._decoder,
-            self._rows,
-            self._memory_bytes,
-            self._open_chunks,
-        )
-        return VideoSource, arguments
 
     @property
     def videos(self) -> Sequence[str]:
@@ -152,11 +139,11 @@ class VideoSource(BaseSource):
         """The error of a row whose frame could not be decoded."""
         location = self.locate(row)[0]
         where = f"row {row}, {location.file}, {location.part}"
-        frame = int(self._rows.frames[row])
-        chunk = chunk_of(self._rows.chunks, np.array([row]))[0]
+        frame = self._rows.frames[[row]]
+        ((group, _),) = self._decoder.table.by_group(frame)
         reason: object = "a frame before it is damaged"
         try:
-            list(self._decoder.decode(self._rows.pictures[chunk], [frame]))
+            list(self._decoder.decode(group, frame))
         except FrameError as error:
             reason = error
         return SourceError(
@@ -170,18 +157,14 @@ class VideoSource(BaseSource):
 class _Pixels(BaseSource):
     """Row i: pixels of a frame, and whether they could be decoded. Chunks are read whole although parts are damaged."""
 
+    spec: Tree = None
+    traits = Traits(owns_memory=True, reads_columns=True)
+
     def __init__(self, decoder: Decoder, rows: FrameRows, image: ArraySpec):
         self._decoder = decoder
         self._rows = rows
-        self._spec = (image, ArraySpec((), np.dtype(bool)))
-        self.traits = Traits(owns_memory=True, reads_columns=True)
-
-    @property
-    def spec(self) -> Tree:
-        return self._spec
-
-    def __len__(self) -> int:
-        return len(self._rows.frames)
+        self._length = len(rows.frames)
+        self.spec = (image, ArraySpec((), np.dtype(bool)))
 
     @property
     def chunks(self) -> Integers:
@@ -198,15 +181,10 @@ class _Pixels(BaseSource):
         cut = tuple(slice(*column) for column in columns)
         decoded[...] = False
         frames = self._rows.frames[rows]
-        chunks = chunk_of(self._rows.chunks, rows)
-        for chunk in np.unique(chunks).tolist():
-            places = np.flatnonzero(chunks == chunk)
-            wanted = np.unique(frames[places])
-            pictures = int(self._rows.pictures[chunk])
+        for group, places in self._decoder.table.by_group(frames):
             try:
-                for frame, pixels in self._decoder.decode(pictures, wanted.tolist()):
-                    for place in places[frames[places] == frame].tolist():
-                        images[place] = pixels[cut]
-                        decoded[place] = True
+                for indices, pixels in self._decoder.decode(group, frames[places]):
+                    images[places[indices]] = pixels[cut]
+                    decoded[places[indices]] = True
             except FrameError:
                 continue

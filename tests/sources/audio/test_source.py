@@ -87,7 +87,7 @@ def test_files_that_are_decoded_as_a_whole_are_decoded_once(tmp_path: Path, monk
     for name in "abc":
         write_audio(tmp_path / f"{name}.m4a", noise(8000, seed=ord(name)), subtype="AAC")
     data: Any = loadax.from_audio(tmp_path, 0.1)
-    counts = data.source._clips.counts
+    counts = data.source._counts
     assert data.source.chunks.tolist() == [0, *np.cumsum(counts)[:-1].tolist()]
     decoded = []
     decode = sound_files.decoded
@@ -103,7 +103,7 @@ def test_files_that_are_decoded_as_a_whole_are_decoded_once(tmp_path: Path, monk
     assert sorted(decoded) == ["a.m4a", "b.m4a", "c.m4a"]
     small: Any = loadax.from_audio(tmp_path, 0.1, memory_bytes=0)
     assert np.array_equal(small.read([0, 25, 1])["audio"], data.read([0, 25, 1])["audio"])
-    assert len(small.source._files._kept) == 1
+    assert len(small.source._files._whole) == 1
 
 
 def test_contract_of_sources_holds(folder: Path) -> None:

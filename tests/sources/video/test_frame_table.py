@@ -1,16 +1,20 @@
 """Frames and groups of pictures of packets, in the orders in which files store them."""
 
-from typing import Any
-
 import numpy as np
 
-from loadax.sources.video.frame_table import RECORDS, frame_table, packets_entry
+from loadax.kept.index_folder import Entry
+from loadax.sources.file_index import REASONS
+from loadax.sources.video.frame_table import RECORDS, FrameTable, frame_table, packets_entry
 
 
-def groups(times: list[int], keys: list[int]) -> Any:
-    """The table of packets with these times, of which some begin keyframes."""
+def entry_of(times: list[int], keys: list[int]) -> Entry:
+    """The entry of packets with these times, of which some begin keyframes."""
     places = list(range(len(times)))
-    return frame_table(packets_entry(times, places, [place in keys for place in places]))
+    return packets_entry(times, places, [place in keys for place in places])
+
+
+def groups(times: list[int], keys: list[int]) -> FrameTable:
+    return frame_table(entry_of(times, keys))
 
 
 def test_groups_are_frames_from_one_keyframe_to_the_next_in_the_order_of_display() -> None:
@@ -18,7 +22,7 @@ def test_groups_are_frames_from_one_keyframe_to_the_next_in_the_order_of_display
     assert table.times.tolist() == list(range(8))
     assert table.firsts.tolist() == [0, 4]
     assert table.packets.tolist() == [4, 4]
-    assert table.reasons == [""]
+    assert entry_of([0, 3, 1, 2, 4, 7, 5, 6], [0, 4]).facts == {REASONS: [""]}
 
 
 def test_frames_shown_before_the_keyframe_that_they_follow_belong_to_the_group_before() -> None:
@@ -40,8 +44,8 @@ def test_keyframe_shown_before_an_earlier_one_begins_no_group() -> None:
 
 
 def test_files_whose_frames_can_not_be_told_apart_have_none() -> None:
-    assert groups([0, 1, 1], [0]).reasons == ["two frames are shown at the same time"]
-    assert groups([0, 1, 2], []).reasons == ["it has no keyframe"]
+    assert entry_of([0, 1, 1], [0]).facts[REASONS] == ["two frames are shown at the same time"]
+    assert entry_of([0, 1, 2], []).facts[REASONS] == ["it has no keyframe"]
     assert len(groups([0, 1, 1], [0]).times) == len(groups([0, 1], []).times) == len(groups([], []).times) == 0
 
 
@@ -51,9 +55,12 @@ def test_files_follow_each_other() -> None:
         packets_entry(reason="gone"),
         packets_entry([5, 6, 7], [0, 1, 2], [True] * 3),
     ]
-    table = frame_table(RECORDS.merge(entries))
+    merged = RECORDS.merge(entries)
+    table = frame_table(merged)
     assert table.ends.tolist() == [2, 2, 5]
     assert table.firsts.tolist() == [0, 2, 3, 4]
     assert table.files_of(np.arange(5)).tolist() == [0, 0, 2, 2, 2]
     assert table.seconds(np.array([1, 4])).tolist() == [1.0, 2.0]
-    assert table.reasons == ["", "gone", ""]
+    assert merged.facts == {REASONS: ["", "gone", ""]}
+    grouped = [(group, places.tolist()) for group, places in table.by_group(np.array([3, 1, 2, 1]))]
+    assert grouped == [(0, [1, 3]), (1, [2]), (2, [0])]

@@ -234,7 +234,7 @@ def test_index_keeps_the_table_of_frames(folder: Path, tmp_path: Path, monkeypat
     index = tmp_path / "index"
     expected = loadax.from_video(videos, index=index).read(range(38))
     with monkeypatch.context() as patched:
-        patched.setattr("loadax.sources.video.frame_table._read", None)
+        patched.setattr("loadax.sources.video.frame_table.read_packets", None)
         again = loadax.from_video(videos, index=index)
     assert np.array_equal(again.read(range(38))["image"], expected["image"])
     write_video(videos / "b.mkv", 7)

@@ -1,9 +1,6 @@
-"""RowGroups decodes row groups of Parquet files; RecentGroups is an LRU cache of the decoded ones."""
+"""RowGroups: decodes row groups of Parquet files."""
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import final
 
@@ -124,6 +121,12 @@ class RowGroups(BaseSource):
             f"{self.files.location(group)}"
         )
 
+    def decode_one(self, index: int) -> ColumnTree:
+        """Decodes a row group."""
+        # all of it: a reader left in the middle is closed
+        ((_, tree),) = self.decode([index])
+        return tree
+
     def size(self, index: int) -> int:
         """Bytes of a decoded row group."""
         return int(self.files.groups["size"][index])
@@ -133,58 +136,3 @@ class RowGroups(BaseSource):
         index = int(np.searchsorted(self.starts, row, side="right")) - 1
         group = self.files.group(index)
         return group, group.first_row + row - int(self.starts[index])
-
-
-@final
-class RecentGroups:
-    """LRU cache of decoded row groups. Thread-safe: each is decoded by one thread.
-
-    Args:
-        groups: The row groups.
-        most: Size limit in bytes; the least recently used row groups are evicted first.
-        least: Number of row groups to keep even if they take more.
-    """
-
-    def __init__(self, groups: RowGroups, most: int, least: int):
-        self._groups = groups
-        self._most = most
-        self._least = least
-        self._lock = threading.Lock()
-        # by index, last used last
-        self._kept: OrderedDict[int, Future[ColumnTree]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, index: int) -> ColumnTree:
-        """The decoded row group."""
-        with self._lock:
-            future = self._kept.get(index)
-            mine = future is None
-            if future is None:
-                future = self._kept[index] = Future()
-                self._bytes += self._groups.size(index)
-                self._evict()
-            else:
-                self._kept.move_to_end(index)
-        if mine:
-            try:
-                # all of it: a reader left in the middle is closed
-                ((_, tree),) = self._groups.decode([index])
-                future.set_result(tree)
-            except BaseException as error:
-                with self._lock:
-                    if self._kept.get(index) is future:
-                        del self._kept[index]
-                        self._bytes -= self._groups.size(index)
-                future.set_exception(error)
-                raise
-        return future.result()
-
-    def lacks(self, indices: Integers) -> list[int]:
-        """Those of some row groups that are neither decoded nor being decoded."""
-        with self._lock:
-            return [index for index in indices.tolist() if index not in self._kept]
-
-    def _evict(self) -> None:
-        while self._bytes > self._most and len(self._kept) > max(1, self._least):
-            index, _ = self._kept.popitem(last=False)
-            self._bytes -= self._groups.size(index)

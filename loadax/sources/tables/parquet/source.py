@@ -23,8 +23,9 @@ from loadax.protocols import (
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
+from loadax.sources.decoded_parts import DecodedParts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
-from loadax.sources.tables.parquet.row_groups import RecentGroups, RowGroups
+from loadax.sources.tables.parquet.row_groups import RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
 
 
@@ -50,13 +51,15 @@ class ParquetSource(BaseSource):
             attributes=groups.leaves.attributes,
         )
         self._cache: ChunkCache | None = None
-        self._recent: RecentGroups | None = None
+        self._recent: DecodedParts[ColumnTree] | None = None
         if self._empty.is_numeric and chunk_starts(groups) is not None:
             self._cache = ChunkCache(
                 groups, groups.spec, self.traits.cached_chunks, math.inf
             )
         else:
-            self._recent = RecentGroups(groups, memory_bytes, open_groups)
+            self._recent = DecodedParts(
+                groups.decode_one, groups.size, memory_bytes, open_groups
+            )
 
     def __len__(self) -> int:
         return len(self._groups)
