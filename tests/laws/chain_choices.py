@@ -14,7 +14,7 @@ import numpy as np
 import loadax
 from loadax import Dataset, mix
 from loadax.errors import LoadaxError, SourceError
-from tests.laws import chain_groups as groups, chain_verbs as verbs
+from tests.laws import chain_groups as groups, chain_media as media, chain_verbs as verbs
 from tests.laws.chain_rows import (
     Stores,
     each_leaf,
@@ -99,6 +99,8 @@ class Choices:
         given = some_rows(self.random, self.stores)
         self.tally.sources[given.kind] += 1
         chain = verbs.opened(given)
+        if self.random.random() < 0.7:
+            chain = self.decode(chain)
         for _ in range(self.random.randint(0, most)):
             chain = self.one_more(chain, depth)
         return chain
@@ -135,6 +137,7 @@ class Choices:
             ("map", lambda: self.map(chain)),
             ("map", lambda: self.map(chain)),
             ("map_batch", lambda: self.map_batch(chain)),
+            ("decode", lambda: self.decode(chain)),
             ("pad", lambda: self.pad(chain)),
             ("leaves", lambda: self.leaves(chain)),
             ("leaves", lambda: self.leaves(chain)),
@@ -479,6 +482,18 @@ class Choices:
         if index is not None:
             verbs.group(chain, grouping, given, index)  # what follows is found there
         return verbs.group(chain, grouping, given, index)
+
+    def decode(self, chain: Chain) -> Chain:
+        files = self.stores.media
+        videos, sounds = files.contents
+        table = [(media.decode_video, leaf) for leaf in media.leaves_of(chain, videos)]
+        table += [(media.decode_audio, leaf) for leaf in media.leaves_of(chain, sounds)]
+        if not table or not self._answers(chain):
+            nothing = chain.dataset.decode_video("nothing", frames=1)
+            return self._without_meaning(chain, "decode", lambda: nothing[0])
+        decode, leaf = self.random.choice(table)
+        self.tally.verbs[decode.__name__] += 1
+        return decode(chain, files, leaf, self.random, self.seed())
 
     def pad(self, chain: Chain) -> Chain:
         most, value, truncate = self.random.randint(1, 12), self.random.randint(0, 1), self.random.random() < 0.7

@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from loadax import Dataset
 from loadax.errors import LeafError
 from loadax.protocols import Integers
 from tests.faulty import FaultySource
+from tests.laws.media_files import MediaFiles, sound_rows, video_rows
 from tests.sources.chunked import ChunkedSource
 from tests.sources.token_corpora import write_pair
 
@@ -330,6 +331,8 @@ class Given:
     rows: list[Row]
     one_by_one: bool = False
     """Whether rows come one by one, so that they need not be alike."""
+    runs: tuple[int, ...] = ()
+    """The group of each row, which no window leaves; empty: all are of one."""
 
 
 class Stores:
@@ -372,6 +375,10 @@ class Stores:
         return write_pair(self.folder / "pair.bin", [[each] for each in self.texts])
 
     @cached_property
+    def media(self) -> MediaFiles:
+        return MediaFiles(self.folder)
+
+    @cached_property
     def records(self) -> Path:
         from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -397,10 +404,9 @@ def user_source(random: Random, _: Stores, count: int) -> Given:
 
 
 def faulty(random: Random, stores: Stores, count: int) -> Given:
-    inner = random.choice([arrays, items, documents, zarr_array])(random, stores, count)
-    return Given(
-        "wrapped " + inner.kind, loadax.from_source(FaultySource(inner.dataset, {})), inner.rows, inner.one_by_one
-    )
+    inner = random.choice([arrays, items, documents, zarr_array, media])(random, stores, count)
+    dataset = loadax.from_source(FaultySource(inner.dataset, {}))
+    return replace(inner, kind="wrapped " + inner.kind, dataset=dataset)
 
 
 def items(random: Random, _: Stores, count: int) -> Given:
@@ -495,8 +501,28 @@ def columns(random: Random, _: Stores, count: int) -> Given:
     return Given(f"columns of {kind}", loadax.as_dataset(frame), rows_of(tree, count))
 
 
+def media(random: Random, stores: Stores, _: int) -> Given:
+    """Frames of videos, or clips of audio files."""
+    if random.random() < 0.5:
+        return Given("video", *video_rows(random, stores.media.videos))
+    return Given("audio", *sound_rows(random, stores.media.sounds))
+
+
+def encoded(random: Random, stores: Stores, count: int) -> Given:
+    """Rows with bytes of media files."""
+    videos, sounds = stores.media.contents
+    kind = random.choice(["video", "audio", "both", "bare"])
+    rows: list[Row] = []
+    for at in range(min(count, 12)):
+        row = {"video": random.choice([*videos]), "audio": random.choice([*sounds]), "n": np.int32(at)}
+        if kind in ("video", "audio"):
+            row = {kind: row[kind], "n": row["n"]}
+        rows.append(row["video"] if kind == "bare" else row)
+    return Given(f"bytes of {kind} files", loadax.from_source(rows), rows, one_by_one=True)
+
+
 QUICK = (arrays, arrays, arrays, user_source, items, items, items, told_documents, documents, mapped_file)
-SLOW = (faulty, token_windows, zarr_array, records, columns)
+SLOW = (faulty, token_windows, zarr_array, records, columns, media, encoded)
 
 
 def some_rows(random: Random, stores: Stores) -> Given:

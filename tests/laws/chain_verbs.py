@@ -121,7 +121,7 @@ def opened(given: Given) -> Chain:
     rows = given.rows
     story = (f"{given.kind} ({len(rows)})",)
     unlike = len(set(map(form, rows))) > 1
-    runs = (0,) * len(rows)
+    runs = given.runs or (0,) * len(rows)
     return Chain(
         given.dataset, as_they_lie(rows), len(rows), rows[0], story, given.one_by_one, unlike=unlike, runs=runs
     )
@@ -353,7 +353,7 @@ def exclude(chain: Chain, gone: list[int]) -> Chain:
 def map_rows(chain: Chain, function: Function, name: str, **arguments: Any) -> Chain:
     """A map of single rows."""
     dataset = chain.dataset.map(function, **arguments)
-    return _mapped(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
+    return with_map(chain, f".map({name})", dataset, lambda visit: function(deepcopy(visit.value)))
 
 
 class Padding(NamedTuple):
@@ -370,7 +370,7 @@ def pad(chain: Chain, padding: Padding) -> Chain:
 
     dataset = chain.dataset.pad(*padding)
     verb = f".pad({', '.join(map(str, padding))})"
-    return replace(_mapped(chain, verb, dataset, made), one_by_one=False, maps=chain.maps)
+    return replace(with_map(chain, verb, dataset, made), one_by_one=False, maps=chain.maps)
 
 
 def padded_row(row: Row, padding: Padding) -> Row:
@@ -394,7 +394,7 @@ Paths = dict[tuple[Any, ...], tuple[Any, ...]]
 def select_leaves(chain: Chain, verb: Literal["rename", "keep", "drop"], names: dict[str, str], paths: Paths) -> Chain:
     """The leaves at some paths, under other ones, of dicts of dicts."""
     dataset = chain.dataset.rename(names) if verb == "rename" else getattr(chain.dataset, verb)(*names)
-    mapped = _mapped(chain, f".{verb}({names})", dataset, lambda visit: selected_row(visit.value, paths))
+    mapped = with_map(chain, f".{verb}({names})", dataset, lambda visit: selected_row(visit.value, paths))
     return replace(mapped, **{name: getattr(chain, name) for name in ("one_by_one", "differs", "maps")})
 
 
@@ -549,7 +549,7 @@ def grouped_rows(sizes: list[list[int]], grouping: Grouping) -> list[list[int]]:
 def map_indexed(chain: Chain, function: Function, name: str) -> Chain:
     """A map that gets the row's number in its source."""
     dataset = chain.dataset.map(function, with_index=True)
-    return _mapped(chain, f".map({name}, with_index)", dataset, lambda v: function(deepcopy(v.value), v.row))
+    return with_map(chain, f".map({name}, with_index)", dataset, lambda v: function(deepcopy(v.value), v.row))
 
 
 def map_by_epoch(chain: Chain, name: str) -> Chain:
@@ -559,7 +559,7 @@ def map_by_epoch(chain: Chain, name: str) -> Chain:
         return scaled((number + 3 * epoch) % 10)(row)
 
     dataset = chain.dataset.map(function, with_index=True, with_epoch=True)
-    made = _mapped(chain, f".map({name})", dataset, lambda v: function(deepcopy(v.value), v.row, v.epoch))
+    made = with_map(chain, f".map({name})", dataset, lambda v: function(deepcopy(v.value), v.row, v.epoch))
     return replace(made, random=True)
 
 
@@ -572,7 +572,7 @@ def map_batch_by_epoch(chain: Chain, name: str) -> Chain:
         return scaled(int(epoch) % 10)(row)
 
     dataset = chain.dataset.map_batch(function, with_epoch=True)
-    made = _mapped(chain, f".map_batch({name})", dataset, lambda visit: by_row(visit.value, visit.epoch))
+    made = with_map(chain, f".map_batch({name})", dataset, lambda visit: by_row(visit.value, visit.epoch))
     return replace(made, one_by_one=False, batch_mapped=True, random=True)
 
 
@@ -581,10 +581,10 @@ def map_random(chain: Chain, function: Function, seed: int) -> Chain:
         return function(deepcopy(visit.value), row_generator(seed, chain.maps, visit.epoch, visit.row))
 
     dataset = chain.dataset.map(function, rng=True, seed=seed)
-    return replace(_mapped(chain, f".map({function.__name__}, rng, {seed})", dataset, made), random=True)
+    return replace(with_map(chain, f".map({function.__name__}, rng, {seed})", dataset, made), random=True)
 
 
-def _mapped(chain: Chain, verb: str, dataset: Dataset, made: Callable[[Visit], Row]) -> Chain:
+def with_map(chain: Chain, verb: str, dataset: Dataset, made: Callable[[Visit], Row]) -> Chain:
     def epoch(number: int, keep: tuple[Keep, ...]) -> list[Visit]:
         return [visit._replace(value=owned(made(visit))) for visit in chain.epoch(number, keep)]
 
@@ -594,7 +594,7 @@ def _mapped(chain: Chain, verb: str, dataset: Dataset, made: Callable[[Visit], R
 
 def map_batch(chain: Chain, function: Function, by_row: Function, name: str, **arguments: Any) -> Chain:
     """A map of batches, of which the oracle does every row by itself."""
-    mapped = _mapped(
+    mapped = with_map(
         chain, f".map_batch({name})", chain.dataset.map_batch(function, **arguments), lambda visit: by_row(visit.value)
     )
     return replace(mapped, one_by_one=False, batch_mapped=True)
@@ -605,7 +605,7 @@ def map_batch_random(chain: Chain, function: Function, by_row: Function, seed: i
         return by_row(visit.value, row_generator(seed, chain.maps, visit.epoch, visit.row))
 
     dataset = chain.dataset.map_batch(function, rng=True, seed=seed)
-    mapped = _mapped(chain, f".map_batch({function.__name__}, rng, {seed})", dataset, made)
+    mapped = with_map(chain, f".map_batch({function.__name__}, rng, {seed})", dataset, made)
     return replace(mapped, one_by_one=False, batch_mapped=True, random=True)
 
 
