@@ -18,7 +18,7 @@ from loadax.errors import ArgumentError
 from loadax.plan.order import orders_below
 from loadax.plan.slice import Sliced
 from loadax.plan.subset import met_rows, only_rows, only_where
-from loadax.protocols import Order
+from loadax.protocols import Integers, Order
 
 _FRACTION = "a number between 0 and 1, the fraction in the first part"
 # What `Dataset.split` takes, for messages
@@ -158,10 +158,10 @@ def drawn_counts(counts: list[int] | int, total: int, unit: str) -> list[int]:
     return counts
 
 
-def group_masks(
+def group_parts(
     words: NDArray[np.uint64], fraction: Any, key: tuple[Any, ...], gap: int | None
-) -> tuple[Any, list[NDArray[np.bool_]]]:
-    """Which entries of a list each part of a split by groups has.
+) -> tuple[Any, Integers]:
+    """Which part of a split by groups each entry of a list is in.
 
     Args:
         words: Hash of the group of each entry.
@@ -171,15 +171,15 @@ def group_masks(
             groups are drawn, those with the lowest hashes for the first part.
 
     Returns:
-        The fraction, or the number of groups of each part; and the mask of each part, bool[entries].
+        The fraction, or the number of groups of each part; and the number of each entry's part, int64[entries]: -1 in
+        gaps.
 
     Raises:
         ArgumentError: When a part would be empty, or counts and gaps don't add up.
     """
     counts = given_counts(fraction)
     if counts is None and gap is None:
-        first = below(seeds.derive(*key, words), fraction)
-        return fraction, [first, ~first]
+        return fraction, np.where(below(seeds.derive(*key, words), fraction), 0, 1)
     named, firsts, groups = np.unique(words, return_index=True, return_inverse=True)
     if gap is not None:
         sizes = span_counts(fraction, len(named), gap, "group")
@@ -187,15 +187,12 @@ def group_masks(
     else:
         sizes = drawn_counts(counts or [], len(named), "group")
         ranking = np.argsort(np.asarray(seeds.derive(*key, named)), kind="stable")
-    turns = np.empty_like(firsts)
-    turns[ranking] = np.arange(len(firsts))
-    turns = turns[groups]
-    masks = []
+    parts = np.full(len(named), -1)
     begin = 0
-    for size in sizes:
-        masks.append((turns >= begin) & (turns < begin + size))
+    for part, size in enumerate(sizes):
+        parts[ranking[begin : begin + size]] = part
         begin += size + (gap or 0)
-    return fraction if counts is None else sizes, masks
+    return fraction if counts is None else sizes, parts[groups]
 
 
 def split(order: Order, fraction: float, seed: int) -> tuple[Order, Order]:

@@ -12,7 +12,7 @@ from loadax.core.digest import digest_values
 from loadax.core.formatting import count_text, name_of
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.kept.index_folder import Entry, check_digest
-from loadax.plan.split import again, group_masks
+from loadax.plan.split import again, group_parts
 from loadax.plan.subset import met_rows, only_rows, only_spans, rows_in_order
 from loadax.protocols import Integers, Order
 from loadax.reader import Reader
@@ -120,10 +120,10 @@ def split_groups(
         words = words[np.searchsorted(rows, ordered)]
         rows = ordered
     hash_key = (seed, "split_by", *again(order, "split_by"))
-    share, masks = group_masks(words, fraction, hash_key, gap)
+    share, part_of = group_parts(words, fraction, hash_key, gap)
     parts: list[Order] = []
-    for index, mask in enumerate(masks):
-        selected = rows[mask]
+    for index in range(len(share) if isinstance(share, list) else 2):
+        selected = rows[part_of == index]
         name: int = index
         arguments = f"{shown(share)} groups, seed={seed}, part {index}"
         if not isinstance(share, list):

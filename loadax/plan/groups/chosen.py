@@ -15,7 +15,7 @@ from loadax.core.formatting import count_text
 from loadax.plan.groups.finder import GroupFinder
 from loadax.plan.groups.offsets import checked_offsets, union
 from loadax.plan.order import VerbOrder
-from loadax.plan.split import again, fixed_size, group_masks
+from loadax.plan.split import again, fixed_size, group_parts
 from loadax.protocols import Hits, Integers, Order, Visits
 
 
@@ -126,15 +126,18 @@ def split_words(
         gap: Number of groups between the parts, which are spans of groups; None: groups are drawn.
     """
     key = (seed, "split_by", *again(order, "split_by"))
-    share, masks = group_masks(words, fraction, key, gap)
+    share, parts = group_parts(words, fraction, key, gap)
     facts: list[Any] = [seed]
     if gap is not None:
         facts = ["contiguous", gap]
     return [
         _part(
-            order, offsets, np.flatnonzero(mask), ("split_by", share, *facts, index)
+            order,
+            offsets,
+            np.flatnonzero(parts == index),
+            ("split_by", fraction, *facts, index),
         )
-        for index, mask in enumerate(masks)
+        for index in range(len(share) if isinstance(share, list) else 2)
     ]
 
 
