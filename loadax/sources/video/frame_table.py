@@ -34,7 +34,6 @@ class FrameTable(NamedTuple):
         ticks: Ticks of each file, as the numerators and the denominators of a fraction of a second: int64[files, 2].
         lasts: Ticks for which the last frame of each file is shown, int64[files].
         firsts: First frame of each group, int64[groups].
-        packets: Number of packets from each group's keyframe to its last frame, in decoding order: int64[groups].
     """
 
     ends: Integers
@@ -42,7 +41,6 @@ class FrameTable(NamedTuple):
     ticks: Integers
     lasts: Integers
     firsts: Integers
-    packets: Integers
 
     @property
     def begins(self) -> Integers:
@@ -52,6 +50,13 @@ class FrameTable(NamedTuple):
     def files_of(self, frames: Integers) -> Integers:
         """The files that frames are in."""
         return np.searchsorted(self.ends, frames, side="right")
+
+    def frames_of(self, group: int) -> range:
+        """The frames of a group."""
+        first, end = np.append(self.firsts, len(self.times))[
+            group : group + 2
+        ].tolist()
+        return range(first, end)
 
     def by_group(self, frames: Integers) -> Iterator[tuple[int, Integers]]:
         """Yields the groups that frames are in, each with the indices of those."""
@@ -78,7 +83,6 @@ def frame_table(entry: Entry) -> FrameTable:
         arrays["ticks"].reshape(-1, 2),
         arrays["lasts"],
         arrays["firsts"] + groups,
-        arrays["packets"],
     )
 
 
@@ -111,19 +115,17 @@ def read_packets(container: Any) -> Entry:
         )
     base = stream.time_base
     times: list[Any] = []
-    places = []
     keys = []
     durations = [1]
     reason = ""
     try:
-        for place, packet in enumerate(container.demux(stream)):
+        for packet in container.demux(stream):
             if packet.size and not packet.is_discard:
                 times.append(packet.pts)
-                places.append(place)
                 keys.append(packet.is_keyframe)
                 durations.append(packet.duration or durations[-1])
                 if packet.is_corrupt:
-                    reason = f"the packet of frame {place} is damaged"
+                    reason = f"the packet of frame {len(times) - 1} is damaged"
     except FFmpegError as error:
         reason = f"it ends after {len(times)} frames: {error_text(error)}"
     if None in times:
@@ -138,7 +140,7 @@ def read_packets(container: Any) -> Entry:
     elif said > seconds + _ROUNDING:
         reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
     ticks = (base.numerator, base.denominator)
-    return packets_entry(times, places, keys, durations[-1], ticks, reason)
+    return packets_entry(times, keys, durations[-1], ticks, reason)
 
 
 def _in_order(container: Any, stream: Any) -> bool:
@@ -162,7 +164,6 @@ def _stated_seconds(stream: Any) -> float:
 
 def packets_entry(
     shown: Sequence[int] = (),
-    stored: Sequence[int] = (),
     is_key: Sequence[bool] = (),
     last: int = 1,
     ticks: tuple[int, int] = (1, 1),
@@ -172,14 +173,12 @@ def packets_entry(
 
     Args:
         shown: Presentation time of each frame in ticks, in decoding order.
-        stored: Number of the packet of each.
         is_key: Whether each is a keyframe.
         last: Ticks for which the last frame is shown.
         ticks: Numerator and denominator of a tick in seconds.
         reason: What is wrong with the file; "" if nothing is.
     """
     times = np.array(shown, np.int64)
-    places = np.array(stored, np.int64)
     keys = np.flatnonzero(np.array(is_key, bool))
     if len(np.unique(times)) < len(times):
         reason = "two frames are shown at the same time"
@@ -191,20 +190,15 @@ def packets_entry(
     keys = keys[np.diff(latest, prepend=np.iinfo(np.int64).min // 2) > 0]
     order = np.argsort(times)
     order = order[np.searchsorted(times[order], times[keys[:1]]).sum() :]
-    if len(keys):
-        firsts = np.searchsorted(times[order], times[keys])
-        ends = np.maximum.reduceat(places[order], firsts) + 1
-    else:
+    if not len(keys):
         order = order[:0]
-        firsts = ends = keys
     arrays = {
         "frames": np.array([len(order)]),
         "times": times[order],
         "ticks": np.array(ticks, np.int64),
         "lasts": np.array([max(1, last)]),
         "groups": np.array([len(keys)]),
-        "firsts": firsts,
-        "packets": ends - places[keys],
+        "firsts": np.searchsorted(times[order], times[keys]),
     }
     return Entry(arrays, {REASONS: [reason]})
 
@@ -222,8 +216,7 @@ def _check(entry: Entry, sizes: Integers) -> None:
     check_array(entry, "times", np.int64, sum(frames.tolist()))
     check_array(entry, "ticks", np.int64, 2 * files, 1)
     check_array(entry, "lasts", np.int64, files, 1)
-    firsts = check_array(entry, "firsts", np.int64, sum(groups.tolist()), 0)
-    check_array(entry, "packets", np.int64, len(firsts), 1, most)
+    check_array(entry, "firsts", np.int64, sum(groups.tolist()), 0)
     check_reasons(entry, files)
     table = frame_table(entry)
     begins = np.flatnonzero(np.diff(table.files_of(table.firsts), prepend=-1))
@@ -242,4 +235,4 @@ def error_text(error: Exception) -> str:
 
 
 # The format of video files, whose records are frames.
-RECORDS = RecordFormat("from_video", "video 1", _scan, merge_records, _check)
+RECORDS = RecordFormat("from_video", "video 2", _scan, merge_records, _check)

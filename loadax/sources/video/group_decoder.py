@@ -1,7 +1,7 @@
 """GroupDecoder: decodes groups of pictures of one open video."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, BinaryIO, NamedTuple, final
 
 import numpy as np
@@ -124,13 +124,9 @@ class GroupDecoder:
         stream = self.container.streams.best("video")
         context = stream.codec_context
         key = int(table.times[table.firsts[group]])
-        count = int(table.packets[group])
         shown = key - 1
-        for packet in chain(
-            islice(self._packets(stream, table, group), count), [None]
-        ):
+        for packet in self._packets(stream, table, group):
             try:
-                # None: frames that the decoder holds back until it knows what follows
                 decoded = context.decode(packet)
             except FFmpegError:
                 # Frames of the group before, which it lacks here, may follow an open group's keyframe.
@@ -150,10 +146,11 @@ class GroupDecoder:
                 yield frame
 
     def _packets(self, stream: Any, table: FrameTable, group: int) -> Iterator[Any]:
-        """Packets from the keyframe of a group on."""
+        """Packets from the keyframe of a group until all of its frames are there; and None, for those held back."""
         container = self.container
         file = table.files_of(table.firsts[group : group + 1])[0]
-        key = int(table.times[table.firsts[group]])
+        frames = table.frames_of(group)
+        key, last = table.times[[frames[0], frames[-1]]].tolist()
         before = max(int(table.begins[file]), int(table.firsts[max(0, group - 1)]))
         # Where files have no index, or one by times of decoding, a seek may end behind the keyframe.
         for target in (key, int(table.times[before]), None):
@@ -161,13 +158,20 @@ class GroupDecoder:
                 container.seek(container.start_time or 0)
             else:
                 container.seek(target, stream=stream)
-            packets = container.demux(stream)
+            demuxed = container.demux(stream)
+            packets = (packet for packet in demuxed if packet.pts is not None)
             for packet in packets:
                 if packet.pts == key and packet.is_keyframe:
-                    yield packet
-                    yield from packets
+                    left = len(frames)
+                    for following in chain([packet], packets):
+                        yield following
+                        if key <= following.pts <= last:
+                            left -= 1
+                        if not left:
+                            break
+                    yield None
                     return
-                if packet.is_keyframe and packet.pts is not None and packet.pts > key:
+                if packet.is_keyframe and packet.pts > key:
                     break
         raise FrameError("its keyframe is not found")
 

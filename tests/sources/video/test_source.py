@@ -247,7 +247,6 @@ def test_index_keeps_the_table_of_frames(folder: Path, tmp_path: Path, monkeypat
         "frames": (np.zeros(1), np.ones(1)),
         "times": (np.array([np.nan]),),
         "firsts": (np.arange(3),),
-        "packets": (np.zeros(6, np.int64),),
         "ticks": (np.zeros(6, np.int64),),
     }.items(),
 )
