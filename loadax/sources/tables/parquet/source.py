@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from loadax.protocols import (
 )
 from loadax.sources.base import BaseSource
 from loadax.sources.checks import check_rows, chunk_starts
-from loadax.sources.decoded_parts import DecodedParts
 from loadax.sources.tables.arrow.column_tree import ColumnTree
 from loadax.sources.tables.parquet.row_groups import RowGroups
 from loadax.sources.wrappers.chunk_cache import ChunkCache, largest_chunk
+
+if TYPE_CHECKING:
+    from loadax.sources.decoded_parts import DecodedParts
 
 
 @final
@@ -57,7 +59,9 @@ class ParquetSource(BaseSource):
                 groups, groups.spec, self.traits.cached_chunks, math.inf
             )
         else:
-            self._recent = DecodedParts(
+            from loadax.sources import decoded_parts
+
+            self._recent = decoded_parts.DecodedParts(
                 groups.decode_one, groups.size, memory_bytes, open_groups
             )
 
