@@ -233,7 +233,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from loadax import Dataloader, from_arrays
 
-pool = lambda: ProcessPoolExecutor(2, get_context("spawn"))
+pool = lambda: ProcessPoolExecutor(1, get_context("spawn"))
 data = from_arrays({"x": np.arange(400)})
 
 def good(row):
