@@ -102,7 +102,7 @@ class Target(NamedTuple):
         join_hosts: Function that begins the exchange with the other hosts of a run, if there are any.
         phase: The `Phase` whose batches they are.
         origin: The same phase before weights were set in mid-run.
-        make: Function of such two phases: the target of the first one.
+        make: Function of such two phases: the target of the first one, before `move_to`.
     """
 
     pipeline: BatchPipeline
@@ -120,16 +120,21 @@ class Target(NamedTuple):
             pipeline = self.pipeline
         else:
             pipeline = self.pipeline.with_partition(partition)
-        shard = partial(pipeline.shard, resolve_mesh(mesh))
-        make = self.make
-        assert make is not None
         return self._replace(
             pipeline=pipeline,
-            shard=shard,
+            shard=partial(pipeline.shard, resolve_mesh(mesh)),
             mesh=mesh,
             mesh_given=True,
-            make=lambda *phases: make(*phases).on_mesh(mesh, partition),
         )
+
+    def of_phase(self, phase: Any) -> "Target":
+        """The batches of the same phase with other weights, on the mesh and with the partition of these."""
+        assert self.make is not None
+        target = self.make(phase, self.origin)
+        if self.mesh is None:
+            return target
+        moved = target.on_mesh(self.mesh, self.pipeline.options.partition)
+        return moved._replace(mesh_given=self.mesh_given)
 
     def shape_step(self, step: int) -> int:
         """The step whose shapes the present batches have: the last one, if the run is over."""

@@ -156,8 +156,7 @@ def _retargeted(
         if old is new:
             made.append(target)
         else:
-            assert target.make is not None
-            made.append(target.make(new, target.origin))
+            made.append(target.of_phase(new))
     return made, _steps(changed)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 import loadax
 from loadax import Dataloader, chain, from_arrays, mix
@@ -197,6 +197,21 @@ def test_moves_and_warmups_keep_the_changes() -> None:
     loader.warmup(state)
     with loader.iterate(state) as batches:
         assert x_of(next(batches)) == changed.rows(3).tolist()
+
+
+def test_weights_after_1100_moves_keep_mesh_and_partition() -> None:
+    """Each move once wrapped the last one: memory grew, and 1,000 moves were too deep."""
+    loader = Dataloader(mixture(), BATCH, num_workers=1, prefetch=1)
+    meshes = [Mesh(np.array(jax.devices()[:count]), "data") for count in (8, 2)]
+    with loader.iterate() as batches:
+        batches.move_to(meshes[0], jax.P())
+        for turn in range(1100):
+            batches.move_to(meshes[turn % 2])
+        batches.set_weights([0, 1, 1])
+        batch = next(batches)
+        expected = loader.with_weights(batches.get_state()).rows(0).tolist()
+    assert x_of(batch) == expected
+    assert batch["x"].sharding == NamedSharding(meshes[1], jax.P())
 
 
 def test_what_can_not_be_set_changes_nothing() -> None:
