@@ -256,7 +256,7 @@ def test_suffix_in_capitals_and_missing_folders(tmp_path: Path) -> None:
 
 def test_recording_costs_a_constant() -> None:
     """As few lines and as little memory for each step, however long the run has been."""
-    recorder, stats, timing = Recorder(kept=500), Stats(), Timing(read=0.1, place=0.1, rows=8, began=1.0)
+    recorder, stats, timing = Recorder(kept=5000), Stats(), Timing(read=0.1, place=0.1, rows=8, began=1.0)
 
     def count(steps: int) -> None:
         for step in range(steps):
