@@ -118,7 +118,8 @@ def test_bar_says_what_training_waits_for(stage: str, machine: Machine) -> None:
     assert re.search(rf", waited [\d.]+% for {stage}\]", screen.lines()[-1])
 
 
-def test_bar_shows_values_beside_the_statistics() -> None:
+def test_bar_shows_values_beside_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # tqdm before 4.68 cuts the bar there
     screen = Screen()
     with loadax.progress(loader(), file=screen, mininterval=0, ncols=150, postfix={"lr": 1}) as batches:
         for step, _ in enumerate(batches):

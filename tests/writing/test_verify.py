@@ -220,7 +220,8 @@ def test_a_single_value_has_no_rows(tmp_path: Path) -> None:
     assert spans(tmp_path) == [("one", 0, 1)]
 
 
-def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_when_wanted(path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # tqdm before 4.68 cuts the bar there
     verify(path)
     assert capfd.readouterr().err == ""
     verify(path, progress=True)

@@ -528,7 +528,10 @@ def test_a_share_that_is_not_done_leaves_the_store_half_written(
 # What is seen
 
 
-def test_a_bar_only_when_wanted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_only_when_wanted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # tqdm before 4.68 cuts the bar there
     rows = TreeRows(made_up(np.int8, (50, 3)))
     write_zarr(rows, tmp_path / "quiet")  # stderr is no terminal here
     write_zarr(rows, tmp_path / "quieter", progress=False)

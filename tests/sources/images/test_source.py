@@ -336,7 +336,10 @@ def test_every_size_that_fits_gives_that_size() -> None:
         pixels = np.full((height, width, 3), 9, np.uint8)
         for fit, pillow in PILLOW.items():
             axes = fitted((height, width), (down, across), fit)
-            expected = np.asarray(pillow(Image.fromarray(pixels), (across, down)))
+            try:
+                expected = np.asarray(pillow(Image.fromarray(pixels), (across, down)))
+            except ValueError:  # Pillow before 13 refuses the flattest ones
+                continue
             if fit == "pad":
                 seen = expected[..., 0] > 0
                 expected = expected[seen.any(1)][:, seen.any(0)]

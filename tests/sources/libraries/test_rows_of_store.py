@@ -52,6 +52,9 @@ class CountingStore(zarr.storage.WrapperStore[Any]):
         CountingStore.total += 0 if found is None else len(found)
         return found
 
+    def with_read_only(self, read_only: bool = False) -> "CountingStore":  # zarr has it from 3.1.6 on
+        return CountingStore(self._store.with_read_only(read_only))
+
 
 def counter() -> Callable[[], int]:
     before = CountingStore.total
