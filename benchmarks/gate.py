@@ -7,9 +7,11 @@ calls       of functions of loadax, and of those in C that these call
 allocated   bytes of NumPy's and Python's memory, which each copy of rows takes
 system      system calls about files, where strace is installed
 requests    to a bucket that a server of this machine plays, at the start and in an epoch
+instructions   of machine code, in thousands, of five workloads, where valgrind is installed
 
 The table of counts is `benchmarks/gate.json`, with its history: the last entry counts. Counts of calls differ between
-versions of Python, so others than that of the table compare nothing and say so.
+versions of Python, so others than that of the table compare nothing and say so. Instructions are counted only with the
+builds of Python, NumPy and the rest that the table names.
 
     python benchmarks/gate.py                     # all of them, compared with the table
     python benchmarks/gate.py arrays bucket       # two of them
@@ -35,6 +37,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import gate_instructions
 import numpy as np
 import ticks  # noqa: F401 - before anything of loadax looks at a clock
 from gate_table import compare
@@ -48,6 +51,8 @@ _WARMUP = 16  # steps, after which buffers are used again
 _STEPS = 16  # that are counted
 _ROWS = 4096
 _MARK = "/loadax-count-"  # begins the names of files that are looked for between two countings
+# Workloads whose instructions are loadax's and NumPy's. The others take as long again, in pyarrow and in decoders.
+_INSTRUCTIONS = "arrays", "objects", "tokens", "zarr", "packed"
 _SYSTEM = "read,pread64,readv,preadv,openat,newfstatat,fstat,statx,lseek,getdents64"
 
 
@@ -253,7 +258,10 @@ def _requests(workload: Workload, root: Path) -> dict[str, float]:
 def system_calls(names: Sequence[str]) -> dict[str, float]:
     """System calls of a step about files, of each workload that reads files; empty without strace."""
     files = [name for name in names if WORKLOADS[name].write is not _nothing and not WORKLOADS[name].in_bucket]
-    if shutil.which("strace") is None or not files:
+    if shutil.which("strace") is None:
+        print("NOT RUN: system calls, which need strace")
+        return {}
+    if not files:
         return {}
     with tempfile.TemporaryDirectory(prefix="loadax-gate-") as folder:
         log = Path(folder, "log")
@@ -266,7 +274,8 @@ def system_calls(names: Sequence[str]) -> dict[str, float]:
             f"trace={_SYSTEM}",
             sys.executable,
             __file__,
-            "--traced",
+            "--below",
+            "strace",
             *files,
         ]
         run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
@@ -290,17 +299,45 @@ def _between_marks(log: str) -> dict[str, float]:
     return counts
 
 
-def _traced(names: Sequence[str]) -> None:
-    """Runs workloads between marks that strace shows."""
+def instructions(names: Sequence[str], table_of: str | None) -> dict[str, float]:
+    """Thousands of instructions of a step, of some workloads; says so if they can't be counted.
+
+    Args:
+        names: Workloads.
+        table_of: What the table was counted with; None: count with whatever is there.
+    """
+    some = [name for name in names if name in _INSTRUCTIONS]
+    here = gate_instructions.machine_code()
+    if missing := gate_instructions.missing():
+        print(f"NOT RUN: instructions, which need {missing}")
+    elif table_of not in {None, here}:
+        print(f"NOT RUN: instructions, since the table is of {table_of or 'none'}; and this is {here}")
+    elif some:
+        try:
+            counts = gate_instructions.count([sys.executable, __file__, "--below", "valgrind", *some])
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            print(f"NOT RUN: instructions, since valgrind fails: {error}")
+        else:
+            return {name: count / _STEPS / 1000 for name, count in counts.items()}
+    return {}
+
+
+def _mark_for_strace(name: str, side: str) -> None:
+    Path(f"{_MARK}{name}-{side}").exists()
+
+
+def _run_between(names: Sequence[str], mark: Callable[[str, str], object]) -> None:
+    """Runs the steps of workloads, each between two marks that strace or valgrind shows."""
     for name in names:
         with tempfile.TemporaryDirectory(prefix="loadax-gate-") as folder:
             WORKLOADS[name].write(Path(folder))
             steps = _steps(WORKLOADS[name], folder)
+            gc.collect()
             gc.disable()
-            Path(f"{_MARK}{name}-begin").exists()
+            mark(name, "begin")
             for _ in range(_STEPS):
                 next(steps)
-            Path(f"{_MARK}{name}-end").exists()
+            mark(name, "end")
             gc.enable()
 
 
@@ -312,32 +349,36 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=[*WORKLOADS])
     parser.add_argument("--record", metavar="WHY", help="append the counts to the table")
-    parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--below", choices=["strace", "valgrind"], help=argparse.SUPPRESS)
     options = parser.parse_args(given)
-    if options.traced:
-        _traced(options.workloads)
+    if options.below:
+        mark = _mark_for_strace if options.below == "strace" else gate_instructions.marks()
+        _run_between(options.workloads, mark)
         return 0
-    found = {name: measure(name) for name in options.workloads}
-    system = system_calls(options.workloads)
-    for name, count in system.items():
-        found[name]["system"] = count
-    if not system:
-        print("NOT RUN: system calls, which need strace")
-    found = {name: {what: round(count, 2) for what, count in counts.items()} for name, counts in found.items()}
     history = json.loads(TABLE.read_text("utf-8")) if TABLE.exists() else []
-    last = history[-1]["counts"] if history else {}
+    last = history[-1] if history else {"counts": {}}
+    found = {name: measure(name) for name in options.workloads}
+    for name, count in system_calls(options.workloads).items():
+        found[name]["system"] = count
+    code = instructions(options.workloads, None if options.record else last.get("machine code", ""))
+    for name, count in code.items():
+        found[name]["instructions"] = count
+    found = {name: {what: round(count, 2) for what, count in counts.items()} for name, counts in found.items()}
     for name, counts in found.items():
         for what, count in counts.items():
-            print(f"{name:10}{what:22}{last.get(name, {}).get(what, 0):12,.2f}{count:12,.2f}")
+            print(f"{name:10}{what:22}{last['counts'].get(name, {}).get(what, 0):12,.2f}{count:12,.2f}")
     python = ".".join(platform.python_version_tuple()[:2])
     if options.record:
-        entry = {"why": options.record, "loadax": loadax.__version__, "python": python, "counts": {**last, **found}}
+        entry: dict[str, Any] = {"why": options.record, "loadax": loadax.__version__, "python": python}
+        if code:
+            entry["machine code"] = gate_instructions.machine_code()
+        entry["counts"] = {**last["counts"], **found}
         TABLE.write_text(json.dumps([*history, entry], indent=1) + "\n", encoding="utf-8")
         return 0
     if history and history[-1]["python"] != python:
         print(f"NOT RUN: the table is of Python {history[-1]['python']}, and this is {python}")
         return 0
-    grown = compare(last, found)
+    grown = compare(last["counts"], found)
     print(*grown, sep="\n")
     print("the gate is " + ("closed: find out why, or record it" if grown else "open"))
     return int(bool(grown))
