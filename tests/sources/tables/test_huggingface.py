@@ -17,7 +17,7 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
-from datasets import Array2D, ClassLabel, Features, Image, LargeList, List, Value
+from datasets import Array2D, ClassLabel, Features, Image, Json, LargeList, List, Value
 
 import loadax
 from loadax import testing
@@ -391,10 +391,7 @@ def test_nulls_of_several_columns_are_told_at_once() -> None:
         assert set(follow(caught.value, data=data)[0][0]) == {"c"}
 
 
-@pytest.mark.skipif(not hasattr(datasets, "Json"), reason="of later datasets")
 def test_nested_images_and_json_are_decoded() -> None:
-    from datasets import Json
-
     pixels = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
     image = PIL.Image.fromarray(pixels)
     features = {"i": List(Image()), "l": LargeList(Image()), "d": List({"im": Image()}), "j": List(Json()), "k": Json()}

@@ -113,7 +113,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)  # datasets 4 has none
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
 
 
 def batches_of(data: Any, start: Any = 0, most: int | None = None, **options: Any) -> tuple[list[Any], Any]:
