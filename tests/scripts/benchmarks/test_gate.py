@@ -105,7 +105,7 @@ def test_gate_says_which_programs_it_lacks(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_gate_has_a_table_of_all_its_workloads() -> None:
     table = json.loads((FOLDER / "gate.json").read_text("utf-8"))
-    assert {"why", "loadax", "python", "counts"} == set(table[-1])
+    assert {"why", "loadax", "python", "counts"} == set(table[-1]) - {"machine code"}  # recorded with valgrind
     text = Path(FOLDER, "gate.py").read_text("utf-8")
     assert set(table[-1]["counts"]) == {line.split('"')[1] for line in text.splitlines() if ": Workload(" in line}
 
