@@ -264,7 +264,10 @@ def test_inverse_that_lacks_positions_loses_no_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_runs")
-def test_progress_of_both_passes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_both_passes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # tqdm before 4.68 cuts the bar there
     write_zarr(shuffled(Chunks(ROWS)), tmp_path / "s", shard_rows=40, progress=True)
     shown = capfd.readouterr().err
     assert "reading rows in the order of the source: 100%" in shown
