@@ -158,3 +158,17 @@ def test_rows_are_skipped_where_a_state_is_not_exact(name: str, source: str, tmp
     data = SOURCES[source](tmp_path)
     state = check_resumes(lambda: INEXACT[name](data))
     assert all(values[3] is None for values in state["lanes"][0].values())
+
+
+@pytest.mark.parametrize("version", ["4.8.5", "5.0.1", "5.1.0", "6.0.0.dev0"])
+def test_states_of_datasets_that_restores_other_rows_are_not_used(
+    version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Installed without the extra, which asks for a version whose states are right."""
+    monkeypatch.setattr(datasets, "__version__", version)
+    older = version < "5.1"
+    with caplog.at_level("WARNING", "loadax"):
+        state = check_resumes(table)
+    assert all((values[3] is None) == older for values in state["lanes"][0].values())
+    told = f"loadax: datasets {version} does not go on where a state was taken, which datasets>=5.1 does: "
+    assert any(message.startswith(told) for message in caplog.messages) == older

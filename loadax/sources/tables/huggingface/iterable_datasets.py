@@ -1,5 +1,6 @@
 """Opens streamed Hugging Face datasets (`IterableDataset`): a bounded number of lanes, each of some of the shards."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
@@ -12,6 +13,7 @@ from loadax.sources.stream.source import Origin, StreamSource
 from loadax.sources.tables.arrow.call import column_names
 from loadax.sources.tables.huggingface.iterable_verbs import (
     has_batches,
+    has_exact_states,
     verb_of_whole,
     verb_without_state,
 )
@@ -64,17 +66,13 @@ def open_huggingface_stream(
             whole,
             mixed,
         )
-    stateless = verb_without_state(data)
-    if stateless:
-        why = f"{stateless} of Hugging Face has no exact state"
-    else:
-        why = ""
+    why = _without_state(data)
     origin = Origin(
         "a Hugging Face IterableDataset",
         "loadax.from_huggingface(data, lanes=…)",
         why,
     )
-    return StreamSource(_opener(data, not stateless), lanes, None, origin)
+    return StreamSource(_opener(data, not why), lanes, None, origin)
 
 
 def lanes_of(shards: int) -> int:
@@ -87,6 +85,20 @@ def lanes_of(shards: int) -> int:
     return min(
         range(_MOST_LANES, _MOST_LANES // 2 - 1, -1), key=lambda lanes: shards % lanes
     )
+
+
+def _without_state(data: Any) -> str:
+    """Why states of the stream would not go on exactly; empty: they do."""
+    version = sys.modules["datasets"].__version__
+    if not has_exact_states(version):
+        return (
+            f"datasets {version} does not go on where a state was taken, which "
+            "datasets>=5.1 does"
+        )
+    verb = verb_without_state(data)
+    if verb:
+        return f"{verb} of Hugging Face has no exact state"
+    return ""
 
 
 def _opener(data: Any, has_states: bool) -> OpenLane:

@@ -37,6 +37,7 @@ _OF_WHOLE = {
 _NAMES = _OF_SHARDS | _OF_WHOLE
 # What goes on exactly where its state was taken; `tests/sources/tables/test_huggingface_states.py` tries them.
 _EXACT = _NAMES.keys() - {"BufferShuffledExamplesIterable"}
+_EXACT_SINCE = (5, 1)  # the extra `huggingface` of pyproject.toml asks for it
 _BATCHES = ("_batch_fn", "_batch_arrow_table")  # the functions that batch() maps
 _MAPS = ("MappedExamplesIterable", "FilteredExamplesIterable")
 
@@ -51,6 +52,12 @@ def verb_of_whole(data: Any) -> str:
 def verb_without_state(data: Any) -> str:
     """The first verb whose state does not say where it is; empty: all do."""
     return next((_name(node) for node in _nodes(data) if not _is_exact(node)), "")
+
+
+def has_exact_states(version: str) -> bool:
+    """Whether streams of this version of datasets go on where their state was taken; older ones give other rows."""
+    major, minor, *_ = version.split(".")
+    return (int(major), int(minor)) >= _EXACT_SINCE
 
 
 def has_batches(data: Any) -> bool:
