@@ -17,6 +17,7 @@ from loadax.core.arguments import (
     number,
     shown,
 )
+from loadax.core.formatting import count_text
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset, zipped
 from loadax.errors import ArgumentError, StreamError
@@ -341,8 +342,8 @@ def whole_units(
         given = list(weights)
         if len(given) != len(names):
             raise ArgumentError(
-                f"{label} has {len(given)} numbers for {len(names)} datasets; pass "
-                "one for each"
+                f"{label} has {count_text(len(given), 'number')} for "
+                f"{count_text(len(names), 'dataset')}; pass one for each"
             )
     else:
         raise ArgumentError(

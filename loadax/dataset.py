@@ -22,7 +22,7 @@ from loadax.core.arguments import (
     refuse_given,
     shown,
 )
-from loadax.core.formatting import name_of
+from loadax.core.formatting import count_text, name_of
 from loadax.core.replacements import explain_arguments, missing_attribute
 from loadax.core.spec import describe_spec, flatten_spec, normalise_spec
 from loadax.core.tree import Structure, flatten, map_leaves
@@ -162,16 +162,16 @@ class Dataset:
         )
         if self.is_stream:
             return redact(f"Dataset({self.source!r}{shown})")
-        return redact(
-            f"Dataset({self._length_text()} rows of {self.source!r}{shown})"
-        )
+        return redact(f"Dataset({self._length_text()} of {self.source!r}{shown})")
 
     def _length_text(self) -> str:
         if self.order.by_step:
-            return "step-scheduled"
+            return "step-scheduled rows"
         if self.order.size >= MOST_POSITIONS:
-            return "endless"
-        return str(len(self))
+            return "endless rows"
+        if len(self) == 1:
+            return "1 row"
+        return f"{len(self)} rows"
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute
@@ -924,7 +924,8 @@ class Dataset:
             else:
                 remedy = "check its source or slice"
             raise ArgumentError(
-                f"lanes={lanes}: some would have none of the {rows} rows; {remedy}"
+                f"lanes={lanes}: some would have none of the "
+                f"{count_text(rows, 'row')}; {remedy}"
             )
         below = self.reader.traits
         origin = Origin(repr(self.source), "to_stream(lanes=…)")
@@ -1027,7 +1028,7 @@ class Dataset:
         )
         times = integer("times", times, 1, remedy=remedy)
         if times > 1 and len(self) * times > MOST_POSITIONS:
-            endless = f"{len(self)} rows would become more than 2**62"
+            endless = f"{count_text(len(self), 'row')} would become more than 2**62"
             if len(self) == MOST_POSITIONS:
                 endless = "the dataset never ends"
             raise ArgumentError(
@@ -1178,9 +1179,10 @@ class Dataset:
         for which, part in zip(("first", "second"), parts, strict=True):
             if len(self) > 1 and not len(part):
                 warnings.warn(
-                    f"split({fraction}, seed={seed}) of {len(self)} rows leaves none "
-                    f"for the {which} part, since each row is drawn independently; "
-                    f"pass another seed, or counts: split([{len(self) - 1}, 1])",
+                    f"split({fraction}, seed={seed}) of "
+                    f"{count_text(len(self), 'row')} leaves none for the {which} "
+                    "part, since each row is drawn independently; pass another "
+                    f"seed, or counts: split([{len(self) - 1}, 1])",
                     UserWarning,
                     stacklevel=3,
                 )
@@ -1642,8 +1644,8 @@ class Dataset:
         )
         if len(self) * fan_out > MOST_POSITIONS:
             raise ArgumentError(
-                f"fan_out={fan_out}: {len(self)} rows would become more than 2**62; "
-                "cut it: ds.subset_per_epoch(range(n))"
+                f"fan_out={fan_out}: {count_text(len(self), 'row')} would become "
+                "more than 2**62; cut it: ds.subset_per_epoch(range(n))"
             )
         source = FlatMapSource(
             lists.reader, FanOut(fan_out, len(self.source) * fan_out, [fan_out]), name
@@ -2038,10 +2040,10 @@ class Dataset:
         if rows * largest <= _MANY_BYTES:
             return
         warnings.warn(
-            f"shuffle(seed) of data whose chunks hold {rows} rows decodes up to "
-            f"{rows} rows for each one used; shuffle(seed, block='chunks') decodes "
-            "each once an epoch, or `loadax convert` writes the data in smaller "
-            "chunks",
+            f"shuffle(seed) of data whose chunks hold {count_text(rows, 'row')} "
+            f"decodes up to {count_text(rows, 'row')} for each one used; "
+            "shuffle(seed, block='chunks') decodes each once an epoch, or `loadax "
+            "convert` writes the data in smaller chunks",
             UserWarning,
             stacklevel=4,
         )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import flag, integer
 from loadax.core.casting import fill_value, fill_values
+from loadax.core.formatting import count_text
 from loadax.core.leaf_names import Path, path_of, unknown_leaf, value_at, with_value
 from loadax.core.spec import (
     array_or_object,
@@ -278,10 +279,11 @@ class Pad:
             leading, most = next(iter(self.function.lengths.items()))
             others = tuple(other for other in self.function.lengths if other != name)
             raise LeafError(
-                f"row {rows[index]}: leaf {name!r} has {lengths[index]} entries, but "
-                f"{leading!r} has {first[index]}, and Buckets pads them together; "
-                "make them equally long in a map, or pad the leaf before, to one "
-                f"length: .pad({{{name!r}: {max(most, lengths.max())}}}) and "
+                f"row {rows[index]}: leaf {name!r} has "
+                f"{count_text(lengths[index], 'entry', 'entries')}, but {leading!r} "
+                f"has {first[index]}, and Buckets pads them together; make them "
+                "equally long in a map, or pad the leaf before, to one length: "
+                f".pad({{{name!r}: {max(most, lengths.max())}}}) and "
                 f"Buckets({others}, …)"
             )
 
@@ -372,9 +374,10 @@ class Pad:
         if not self.function.truncate and lengths.max(initial=0) > most:
             worst = int(np.argmax(lengths))
             raise LeafError(
-                f"row {rows[worst]}: leaf {name!r} has {lengths[worst]} entries, "
-                f"more than {most}, its padded length; pass a larger length, or "
-                "truncate=True to drop the excess entries"
+                f"row {rows[worst]}: leaf {name!r} has "
+                f"{count_text(lengths[worst], 'entry', 'entries')}, more than "
+                f"{most}, its padded length; pass a larger length, or truncate=True "
+                "to drop the excess entries"
             )
         padded = np.full(
             (len(column), *spec.shape),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from loadax.core.arguments import integer
-from loadax.core.formatting import name_of, rows_text
+from loadax.core.formatting import count_text, name_of, rows_text
 from loadax.core.spec import (
     RowNames,
     as_array,
@@ -482,8 +482,8 @@ class Reader:
             name = self.source.type_name
             rows = rows_text(visits.rows)
             raise SourceError(
-                f"{name}.examples returned {len(examples)} examples for {rows}; "
-                "return one per row"
+                f"{name}.examples returned {count_text(len(examples), 'example')} "
+                f"for {rows}; return one per row"
             )
         return Examples(examples)
 

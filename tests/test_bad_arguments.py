@@ -309,7 +309,7 @@ def test_hostile_states(data: loadax.Dataset, change: dict[str, Any], match: str
 
 def test_a_start_beyond_all_steps() -> None:
     for step in (2**62, 2**63, 10**400):
-        with pytest.raises(StateError, match=r"start is step .*, but there are infinitely many steps"):
+        with pytest.raises(StateError, match=r"start is step .*, but the run has infinitely many steps"):
             loader(num_epochs=None).iterate(step)
 
 

@@ -143,7 +143,7 @@ def test_audio_of_other_channels_rates_and_lengths(sounds: list[bytes]) -> None:
     rows = of(sounds)
     with pytest.raises(SourceError, match=r"row 0: .*it has 2 channels, and channels=1; pass channels='mono'"):
         rows.decode_audio("file", rate=RATE, channels=1)[0]
-    with pytest.raises(SourceError, match=r"row 0: .* 8000 samples a second, .* rate=48001 .* small numbers"):
+    with pytest.raises(SourceError, match=r"row 0: .* its rate is 8000 Hz, .* rate=48001 .* small numbers"):
         rows.decode_audio("file", rate=48001)[0]
     with pytest.raises(LeafError, match=r"row 1: leaf 'file' has 900 samples, but the first has 5000; pass seconds="):
         rows.decode_audio("file", rate=RATE).read([0, 1])

@@ -26,6 +26,7 @@ from loadax.cli.command import add_command, add_value
 from loadax.cli.data_opener import add_source_options, find_opener
 from loadax.cli.executor_option import add_executor
 from loadax.cli.terminal import show
+from loadax.core.formatting import count_text
 from loadax.io import write_zarr
 
 # Options of the command that are arguments of `write_zarr`, as they are.
@@ -105,7 +106,10 @@ def run(options: argparse.Namespace) -> int:
         share = f" (share {options.shards[0]} of {options.shards[1]})"
     else:
         share = ""
-    show(f"{options.destination}: written{share}, {len(dataset)} rows in all")
+    show(
+        f"{options.destination}: written{share}, {count_text(len(dataset), 'row')} "
+        "in all"
+    )
     return 0
 
 

@@ -32,6 +32,7 @@ from loadax.cli.data_opener import add_source_options, find_opener
 from loadax.cli.executor_option import add_executor
 from loadax.cli.functions import import_function
 from loadax.cli.terminal import show
+from loadax.core.formatting import count_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import IndexFolder
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
             import_function(options.filter, "--filter"), options.key, **scan
         )
         entry = "filter"
-        said = f"keeps {len(kept)} of {len(dataset)} rows"
+        said = f"keeps {len(kept)} of {count_text(len(dataset), 'row')}"
     elif options.split_by is not None:
         key: Any
         if ":" in options.split_by:
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
             key = options.split_by
         dataset.split_by(key, 0.5, **scan)
         entry = "split_by"
-        said = f"knows the groups of {len(dataset)} rows"
+        said = f"knows the groups of {count_text(len(dataset), 'row')}"
     elif options.pack is not None:
         packed = dataset.pack(
             options.pack,
@@ -125,10 +126,11 @@ def run(options: argparse.Namespace) -> int:
             executor=options.executor,
         )
         entry = "lengths"
-        said = f"packs {len(dataset)} documents into {len(packed)} rows"
+        documents = count_text(len(dataset), "document")
+        said = f"packs {documents} into {count_text(len(packed), 'row')}"
     else:
         entry = ENTRY
-        said = f"knows the records of {len(dataset)} rows"
+        said = f"knows the records of {count_text(len(dataset), 'row')}"
     if not IndexFolder(options.out).path(entry).exists():
         raise ArgumentError(
             f"{options.out} was not written: changes of the function can't be "

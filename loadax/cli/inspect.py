@@ -160,10 +160,11 @@ def _shape(name: str, stored: Stored) -> str:
     if name not in stored.ragged:
         return " x ".join(map(str, shape)) or "a single value"
     if stored.lengths is None:
-        entries = "unknown"
+        entries = "unknown entries"
     else:
-        entries = stored.lengths[:, stored.ragged.index(name)].sum()
-    return " x ".join(map(str, ("ragged", *shape[3:]))) + f" ({entries} entries)"
+        counted = stored.lengths[:, stored.ragged.index(name)].sum()
+        entries = count_text(counted, "entry", "entries")
+    return " x ".join(map(str, ("ragged", *shape[3:]))) + f" ({entries})"
 
 
 def _box(shape: Sequence[int], array: ts.TensorStore) -> str:
@@ -235,6 +236,6 @@ def dataset_lines(opener: Opener) -> Iterator[str]:
         if sizes.min() < sizes.max():
             rows_text = f"{sizes.min():,} to {sizes.max():,} rows"
         else:
-            rows_text = f"{sizes[0]:,} rows"
+            rows_text = count_text(sizes[0], "row")
         yield f"{count_text(len(starts), 'chunk')} of {rows_text}, each decoded whole\n"
     yield f"\n{opener.code}\n"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.spec import own_all, spec_of, stack
 from loadax.errors import LeafError
 from loadax.plan.groups.offsets import group_starts
@@ -207,12 +208,14 @@ class FlatMapSource(BaseSource):
                 f"flat_map {self._name} returned a {type(entries).__name__} for row "
                 f"{row}"
             )
-            raise LeafError(f"{what}; return a list of {length} examples")
+            raise LeafError(
+                f"{what}; return a list of {count_text(length, 'example')}"
+            )
         if len(entries) != length:
             stated = f"{'fan_out' if isinstance(self._lists, FanOut) else 'counts'}={length}"
             what = (
-                f"flat_map {self._name} returned {len(entries)} examples for row "
-                f"{row}, and {stated}"
+                f"flat_map {self._name} returned "
+                f"{count_text(len(entries), 'example')} for row {row}, and {stated}"
             )
             raise LeafError(
                 f"{what}; pass counts=, the number of examples that fn makes of each "

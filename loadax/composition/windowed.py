@@ -268,8 +268,8 @@ class WindowSource(BaseSource):
             place = ""
             remedy = "a smaller length"
         return (
-            f"a window needs {span} rows ({self._options}), but there are only "
-            f"{largest}{place}; pass {remedy}"
+            f"a window needs {count_text(span, 'row')} ({self._options}), but there "
+            f"are only {largest}{place}; pass {remedy}"
         )
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from loadax.redaction import redact
 
@@ -48,9 +48,11 @@ def percent_text(share: float) -> str:
     return f"{share:.0%}"
 
 
-def count_text(count: int, noun: str) -> str:
-    """A count with its noun: `1 row`, `2,000 rows`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def count_text(count: SupportsIndex, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: `1 row`, `2,000 rows`, `3 entries`; `plural` None: the noun with an s."""
+    if count != 1:
+        noun = plural or f"{noun}s"
+    return f"{count:,} {noun}"
 
 
 def some(values: Iterable[Any], most: int = 8) -> str:
@@ -63,7 +65,7 @@ def rows_text(rows: Any) -> str:
     """Rows (int64[n]) in a message: `row 3`, `12 rows (3, 5, 8, …)`."""
     if len(rows) == 1:
         return f"row {rows[0]}"
-    return f"{len(rows)} rows ({some(rows)})"
+    return f"{count_text(len(rows), 'row')} ({some(rows)})"
 
 
 def with_article(noun: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from loadax.core.formatting import with_article
+from loadax.core.formatting import count_text, with_article
 from loadax.core.tree import Structure, flatten, map_values, refuse_node, too_deep
 from loadax.errors import ArgumentError, LeafError
 from loadax.protocols import Array, ArraySpec, Columns, Tree
@@ -103,8 +103,8 @@ def unmasked(leaf: Any, name: object) -> Any:
         return leaf
     if masked := np.count_nonzero(np.ma.getmaskarray(leaf).view(bool)):
         raise LeafError(
-            f"{name} has {masked} masked entries, which would become data; fill "
-            "them: array.filled(0)"
+            f"{name} has {count_text(masked, 'masked entry', 'masked entries')}, which "
+            "would become data; fill them: array.filled(0)"
         )
     return leaf.data
 
@@ -521,9 +521,10 @@ def check_leaves(
         if array.shape != (count, *leaf_spec.shape) or wrong_dtype:
             raise LeafError(
                 f"{origin} gave leaf {path or 'of the batch'} as "
-                f"{array.dtype}{list(array.shape)} for {count} rows, expected "
-                f"{leaf_spec.dtype}{[count, *leaf_spec.shape]}; return one entry per "
-                "row, all of that shape and dtype (pad, crop or cast them in a map)"
+                f"{array.dtype}{list(array.shape)} for {count_text(count, 'row')}, "
+                f"expected {leaf_spec.dtype}{[count, *leaf_spec.shape]}; return one "
+                "entry per row, all of that shape and dtype (pad, crop or cast "
+                "them in a map)"
             )
         checked.append(array)
     return structure.build(checked)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 from urllib.parse import unquote, urlsplit
 
 from loadax.core.arguments import integer
-from loadax.core.formatting import size_text
+from loadax.core.formatting import count_text, size_text
 from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import (
@@ -231,7 +231,7 @@ class Files:
             self._whole = {url: contents[url] for url in small}
             return [start[:size] for start in starts]
 
-        remote = iter(self.recall(f"first {size} bytes", far, ask))
+        remote = iter(self.recall(f"first {count_text(size, 'byte')}", far, ask))
         return [
             next(remote) if is_remote(location) else _start(location, size)
             for location in locations

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.files.files import open_regular
 
@@ -168,7 +169,9 @@ def check_size(file: BinaryIO, most: int) -> int:
     """
     size = os.fstat(file.fileno()).st_size
     if size > most:
-        raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} is the most")
+        raise OSError(
+            errno.EFBIG, f"it has {count_text(size, 'byte')}, and {most} is the most"
+        )
     return size
 
 

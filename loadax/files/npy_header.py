@@ -11,6 +11,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0
 from numpy.typing import NDArray
 
 from loadax.core.arguments import LARGEST
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange, too_short
 from loadax.files.files import Files
@@ -56,7 +57,7 @@ def parse_npy(content: bytes | memoryview) -> NDArray[Any]:
     if len(content) < begin + header.size:
         raise SourceError(
             f"it is cut short: {header.dtype}{list(header.shape)} takes "
-            f"{header.size} bytes"
+            f"{count_text(header.size, 'byte')}"
         )
     array = np.frombuffer(content, header.dtype, math.prod(header.shape), begin)
     return array.reshape(header.shape, order="F" if header.fortran else "C")
@@ -109,7 +110,7 @@ def read_npy_headers(files: Files, locations: Sequence[str]) -> list[NpyHeader]:
             raise SourceError(
                 f"{location}: the file is cut short: "
                 f"{header.dtype}{list(header.shape)} of its header needs "
-                f"{header.begin + header.size} bytes; copy it again"
+                f"{count_text(header.begin + header.size, 'byte')}; copy it again"
             )
     return headers
 
@@ -138,8 +139,8 @@ def _span(start: bytes, location: str) -> tuple[int, int]:
     length = int.from_bytes(start[8:first], "little")
     if length > _LONGEST:
         raise SourceError(
-            f"{location}: the header of this .npy file has {length} bytes; copy it "
-            "again"
+            f"{location}: the header of this .npy file has "
+            f"{count_text(length, 'byte')}; copy it again"
         )
     return first, first + length
 

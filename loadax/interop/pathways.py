@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import colocated_python
 from jax.sharding import NamedSharding, PartitionSpec
 
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.errors import ArgumentError
 from loadax.loader.dataloader import Dataloader, restored
 from loadax.loader.loader_arguments import LoaderArguments
@@ -77,7 +77,7 @@ class ColocatedIterator(Iterator[Tree]):
         unlike += ["the lanes of a stream"] if loader.dataset.is_stream else []
         unlike += ["several phases"] if len(loader.phases) > 1 else []
         unlike += (
-            [f"{len(loader.specs)} shapes of batches"]
+            [f"{count_text(len(loader.specs), 'shape')} of batches"]
             if len(loader.specs) > 1
             else []
         )

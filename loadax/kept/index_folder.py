@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
@@ -219,7 +220,9 @@ def check_array(
             f"{np.dtype(dtype)}"
         )
     if length is not None and len(array) != length:
-        raise ValueError(f"{name} has {len(array)} values, not {length}")
+        raise ValueError(
+            f"{name} has {count_text(len(array), 'value')}, not {length}"
+        )
     if len(array) and (
         (low is not None and array.min() < low)
         or (high is not None and array.max() > high)

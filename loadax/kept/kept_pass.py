@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from loadax.core.context import Caller
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.former import former
 from loadax.core.log import log
 from loadax.core.progress_bar import progress_bar
@@ -73,9 +74,10 @@ def check_index(folder: IndexFolder | None, verb: str, data: str) -> None:
     processes = this_process().count
     if folder is None and processes > 1:
         raise ArgumentError(
-            f"{verb}() without index=, in a run of {processes} processes: each would "
-            f"read all {data}; pass index=, a folder that they share, so that each "
-            "reads a part",
+            f"{verb}() without index=, in a run of "
+            f"{count_text(processes, 'process', 'processes')}: each would read all "
+            f"{data}; pass index=, a folder that they share, so that each reads a "
+            "part",
             argument="index",
         )
 
@@ -296,8 +298,9 @@ def _advice(parts: PartsFolder) -> Iterator[None]:
                 parts.delete()
             raise
         error.add_note(
-            f"loadax: {finished} of {parts.count} parts are kept in {parts.path}; "
-            f"the same call with index={str(parts.path.parent)!r} goes on from there"
+            f"loadax: {finished} of {count_text(parts.count, 'part')} are kept in "
+            f"{parts.path}; the same call with index={str(parts.path.parent)!r} "
+            "goes on from there"
         )
         raise
 

@@ -23,6 +23,7 @@ from time import sleep
 from typing import Any, final
 
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.key_value import (
     CoordinatorError,
     KeyValueStore,
@@ -141,8 +142,9 @@ class SharedPass:
                     f"index={str(path.parent)!r} is not one folder: process "
                     f"{self._process.index} on {socket.gethostname()} does not see "
                     f"what process 0 on {begun['host']} has written there; pass a "
-                    f"folder that all {self._process.count} processes share, or one "
-                    "that has the index already"
+                    "folder that all "
+                    f"{count_text(self._process.count, 'process', 'processes')} "
+                    "share, or one that has the index already"
                 )
             sleep(POLL)
 

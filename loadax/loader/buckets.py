@@ -10,6 +10,7 @@ import numpy as np
 from loadax.core.arguments import choice, index_key, integer, shown
 from loadax.core.casting import fill_values
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.loader.padded_leaves import padded_leaves
@@ -205,7 +206,7 @@ def bucketed(
         )
     if buckets.long == "drop" and len(long) == len(rows) > 0:
         raise ArgumentError(
-            f"Buckets: all {len(rows):,} rows are longer than {bounds[-1]}, the "
+            f"Buckets: none of {count_text(len(rows), 'row')} fits {bounds[-1]}, the "
             "longest bucket, so long='drop' leaves none; add a bucket of length "
             f"{lengths.max()}, or pass long='cut'"
         )

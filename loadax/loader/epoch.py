@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, final
 
+from loadax.core.formatting import count_text
 from loadax.errors import ClosedError
 from loadax.loader.host_rows import HostRows
 from loadax.loader.iterator import DataIterator
@@ -94,4 +95,6 @@ class Epoch(Iterator[Tree]):
         return self._batches.batch_size
 
     def __repr__(self) -> str:
-        return f"Epoch({self.number}, {len(self)} batches left)"
+        return (
+            f"Epoch({self.number}, {count_text(len(self), 'batch', 'batches')} left)"
+        )

@@ -11,6 +11,7 @@ import numpy as np
 
 from loadax.core.arguments import LARGEST, shown
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.intervals import merge
 from loadax.core.replacements import missing_attribute
 from loadax.core.tree import map_leaves
@@ -395,8 +396,8 @@ class Lease:
 
     def __repr__(self) -> str:
         return (
-            f"Lease({self.acknowledged:,} rows acknowledged, {self.dropped:,} "
-            f"dropped, {self.in_flight:,} in flight)"
+            f"Lease({count_text(self.acknowledged, 'row')} acknowledged, "
+            f"{self.dropped:,} dropped, {self.in_flight:,} in flight)"
         )
 
     def _finish(self, positions: Any) -> int:
@@ -499,9 +500,9 @@ def _progress_of_process(
         if number + 1 < len(states):
             if LEASE in saved and process.end != _last(phase.plan):
                 raise StateError(
-                    f"loaders[{number}] has ended after {process.end} rows in the "
-                    f"saved run, and has {_last(phase.plan)} here; pass the num_epochs "
-                    "that it had then"
+                    f"loaders[{number}] has ended after "
+                    f"{count_text(process.end, 'row')} in the saved run, and has "
+                    f"{_last(phase.plan)} here; pass the num_epochs that it had then"
                 )
             process = process._replace(end=_last(phase.plan))
         found.append(process)
@@ -551,8 +552,8 @@ def _progress_of(phase: LeasedPhase, start: Any) -> _Progress:
         ) from None
     if end > last:
         raise StateError(
-            f"the state's {LEASE!r} has handed out {end} rows, but the run has "
-            f"{last}; pass a larger num_epochs"
+            f"the state's {LEASE!r} has handed out {count_text(end, 'row')}, but "
+            f"the run has {last}; pass a larger num_epochs"
         )
     # Rows of a step that are sorted by lane, and weights that change by step, depend on the batch size.
     lanes = bool(plan.order.lane_assignments(0, 0, 1))

@@ -12,6 +12,7 @@ import numpy as np
 
 from loadax.core.arguments import choice, integer, path as checked_path, shown
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import ArgumentError, StorageError
 from loadax.protocols import Integers
@@ -238,8 +239,8 @@ def _rows_of_record(path: Path, num_rows: int) -> Iterable[int]:
         if rows != num_rows or not 0 <= row < num_rows:
             raise ArgumentError(
                 f"quarantine: line {number} of {path} is about row {row} of a "
-                f"dataset with {rows} rows, and this one has {num_rows}; pass the "
-                "record of runs of this dataset"
+                f"dataset with {count_text(rows, 'row')}, and this one has "
+                f"{num_rows}; pass the record of runs of this dataset"
             )
         if line != written:
             log.warning(

@@ -194,7 +194,7 @@ def dividing(name: str, value: Any, batch_sizes: Sequence[int]) -> int:
     count = integer(name, value, 1)
     for size in (size for size in batch_sizes if size % count):
         raise ArgumentError(
-            f"batch_size={size} can't be split into {name}={count} parts; use a "
+            f"batch_size={size} can't be split into {name}={count} equal parts; use a "
             f"multiple of {count}"
         )
     return count

@@ -132,7 +132,7 @@ class Phase:
         if plan.num_steps is None:
             steps = "endless"
         else:
-            steps = f"{plan.num_steps} steps"
+            steps = count_text(plan.num_steps, "step")
         if dropped := self._rows_dropped():
             steps += f", {count_text(dropped, 'row')} of each epoch dropped"
         return (

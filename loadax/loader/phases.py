@@ -192,8 +192,8 @@ class Phases:
                 raise StateError(f"loaders[{index}]: {error}") from None
             if index + 1 < len(states) and step != self._plans[index].num_steps:
                 raise StateError(
-                    f"loaders[{index}] has ended after step {step - 1} in the saved "
-                    f"run, and has {self._plans[index].num_steps} steps here; pass "
+                    f"loaders[{index}] has ended before step {step} in the saved run, "
+                    f"and ends before step {self._plans[index].num_steps} here; pass "
                     "the num_epochs that it had then"
                 )
         return self.first_steps[len(states) - 1] + step

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import shown
+from loadax.core.formatting import count_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.plan.batches import Costs
@@ -69,8 +70,8 @@ def _of_rows(balance: Any, given: str, dataset: Dataset) -> Callable[[Integers],
         raise ArgumentError(f"{given}: pass {_REMEDY}")
     if costs.shape != (rows,):
         raise ArgumentError(
-            f"{given} has the shape {costs.shape}, but the source has {rows} rows; "
-            f"pass {_REMEDY}"
+            f"{given} has the shape {costs.shape}, but the source has "
+            f"{count_text(rows, 'row')}; pass {_REMEDY}"
         )
     _checked(costs, rows, given)
     return lambda rows: costs[rows]
@@ -85,8 +86,9 @@ def _checked(costs: Any, count: int, given: str) -> Array:
     costs = np.asarray(costs)
     if costs.shape != (count,) or costs.dtype.kind not in "biuf":
         raise ArgumentError(
-            f"{given} gives {costs.dtype}{list(costs.shape)} for {count} rows; one "
-            f"number for each is needed, such as float64[{count}]"
+            f"{given} gives {costs.dtype}{list(costs.shape)} for "
+            f"{count_text(count, 'row')}; one number for each is needed, such as "
+            f"float64[{count}]"
         )
     costs = costs.astype(np.float64)
     wrong = costs[~(costs >= 0) | np.isinf(costs)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, shown
+from loadax.core.formatting import count_text
 from loadax.errors import StateError
 from loadax.loader.order_hash import (
     FIELDS,
@@ -104,8 +105,8 @@ def _restored(
     if state["position"] >= plan.order.size:
         raise StateError(
             f"the state's 'position' is {state['position']}, but an epoch has only "
-            f"{plan.order.size} positions, counted from 0; pass a state of "
-            "get_state()"
+            f"{count_text(plan.order.size, 'position')}, counted from 0; pass a "
+            "state of get_state()"
         )
     # Not from 'step': with another remainder, an epoch has a different number of steps.
     whole_step, between = plan.step_at(state["epoch"], state["position"])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS, integer, shown
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.loader.phase import Phase
 from loadax.loader.phases import Phases
@@ -73,8 +74,8 @@ def step_ranges(steps: Any, num_steps: int | None) -> list[tuple[int, int]]:
             )
         if num_steps is not None and ends and max(ends) > num_steps:
             raise ArgumentError(
-                f"steps={steps!r}: the run has only {num_steps} steps; pass "
-                f"{num_steps} or less"
+                f"steps={steps!r}: the run has only "
+                f"{count_text(num_steps, 'step')}; pass {num_steps} or less"
             )
         try:
             steps = range(

@@ -89,11 +89,11 @@ def _checked(plan: Steps, step: int) -> int:
             "the first one"
         )
     if step > plan.end:
-        total = f"{plan.num_steps} steps with num_epochs={plan.num_epochs}"
+        end = f"ends before step {plan.num_steps} with num_epochs={plan.num_epochs}"
         if plan.num_steps is None:
-            total = "infinitely many steps"
+            end = "has infinitely many steps"
         raise StateError(
-            f"start is step {shown(step)}, but there are {total}, counted from 0; "
-            "pass a larger num_epochs to train longer"
+            f"start is step {shown(step)}, but the run {end}, counted from 0; pass a "
+            "larger num_epochs to train longer"
         )
     return step

@@ -8,6 +8,7 @@ import numpy as np
 from loadax.composition.grouped import GroupedSource
 from loadax.core.arguments import choice, integer
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import Entry, IndexFolder, cached
 from loadax.packing.pack_options import WINDOW, WINDOW_BY_LEAF
@@ -112,6 +113,7 @@ def _check_sizes(sizes: Integers, options: PackOptions, order: Order) -> None:
     else:
         remedy = "pass larger ones, or long='drop' to leave such rows out"
     raise ArgumentError(
-        f"{what}{np.count_nonzero(~fits) - 1} others of {len(sizes)} rows; {remedy}",
+        f"{what}{np.count_nonzero(~fits) - 1} others of "
+        f"{count_text(len(sizes), 'row')}; {remedy}",
         argument="budgets",
     )

@@ -201,7 +201,7 @@ def _cached_lengths(
             folder, name, documents.identity, check, lambda: entry_of([known])
         )
     else:
-        check_index(folder, "pack", f"{documents.size} documents")
+        check_index(folder, "pack", count_text(documents.size, "document"))
         entry = kept_pass(
             folder,
             name,
@@ -277,8 +277,8 @@ def _summary(
         if count
     ]
     packed_rows = (
-        f"{documents.size} documents packed by {options.method} into rows of "
-        f"{options.seq_len}"
+        f"{count_text(documents.size, 'document')} packed by {options.method} into "
+        f"rows of {options.seq_len}"
     )
     return ", ".join(
         [

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.casting import fill_value
+from loadax.core.formatting import count_text
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, LeafError
 from loadax.packing.documents import PartsRequest
@@ -409,8 +410,9 @@ class PackedRows:
             remedy = f"pass missing={index} if it marks that there is none"
         return LeafError(
             f"row {row}: leaf {name!r} has the index {index}, but "
-            f"{self._offsets[name]!r} has {count} entries there, and offsets= is for "
-            f"indices of 0 or more and below that; {remedy}"
+            f"{self._offsets[name]!r} has {count_text(count, 'entry', 'entries')} "
+            "there, and offsets= is for indices of 0 or more and below that; "
+            f"{remedy}"
         )
 
     def _countable(

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.protocols import Integers
 
@@ -39,7 +40,8 @@ def plan_packs(
         budget = most
     if longest > budget:
         raise ArgumentError(
-            f"row {names[np.argmax(lengths)]} has {longest} entries, more than "
+            f"row {names[np.argmax(lengths)]} has "
+            f"{count_text(longest, 'entry', 'entries')}, more than "
             f"entries={budget}; pass entries={longest} or more"
         )
     if largest <= budget:

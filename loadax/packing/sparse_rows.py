@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.composition.grouped import GroupedSource
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.core.spec import spec_of, stack
 from loadax.core.tree import map_leaves
 from loadax.errors import LeafError
@@ -60,10 +61,11 @@ class Fill:
             )
         if len(numbers) > self.entries:
             raise LeafError(
-                f"{len(examples)} rows have {len(numbers)} entries, more than the "
-                f"{self.entries} that they were packed for; maps must return as many "
-                "on every read: call pack_sparse() again, and apply random maps after "
-                "it"
+                f"{count_text(len(examples), 'row')} have "
+                f"{count_text(len(numbers), 'entry', 'entries')}, more than the "
+                f"{self.entries} that they were packed for; maps must return as "
+                "many on every read: call pack_sparse() again, and apply random "
+                "maps after it"
             )
         # of two bytes, if that is enough
         narrow = np.uint16 if self.columns <= 1 << 16 else np.int32

@@ -130,7 +130,8 @@ def _mixture(order: Order, mixed: Mixed) -> Panel:
         counts.append(rows_by_dataset(mixed, rows))
     note = f"epoch 0, in {count_text(len(edges) - 1, 'bin')}"
     if end < order.size:
-        note = f"first {end:,} positions, in {count_text(len(edges) - 1, 'bin')}"
+        first = count_text(end, "position")
+        note = f"first {first}, in {count_text(len(edges) - 1, 'bin')}"
     return shares_panel(mixed, edges, counts, None, "position", note)
 
 
@@ -141,7 +142,7 @@ def packed_panels(source: BaseSource) -> Iterator[Panel]:
             continue
         rows = _spaced(len(part), _MOST_ROWS)
         filled = part.tokens(rows).sum() / (len(rows) * sum(part.seq_lens.values()))
-        which = f"{_of_all(len(rows), len(part))} rows"
+        which = _of_all(len(rows), len(part), "row")
         note = f"{which}: {filled:.1%} filled, {1 - filled:.1%} padding"
         for budget, length in part.seq_lens.items():
             title = " of ".join(filter(None, ("Documents in packed rows", name)))
@@ -175,7 +176,7 @@ def _lengths(order: Order, reader: Reader) -> Iterator[Panel]:
     least, median, most = np.percentile(lengths, (0, 50, 100), method="nearest")
     edges = np.linspace(0, most + 1, min(40, most + 1) + 1)
     counts = np.histogram(lengths, edges)[0]
-    which = _of_all(len(rows), order.size)
+    which = _of_all(len(rows), order.size, "document")
     note = f"{which}: {least:,} to {most:,}, median {median:,}"
     yield Histogram(
         "Lengths of documents",
@@ -193,16 +194,19 @@ def _rows_at_positions(order: Order) -> Panel:
     for epoch in range(2 if order.varies else 1):
         visits = order.visits(np.full_like(positions, epoch), positions)
         rows[f"epoch {epoch}"] = visits.rows.tolist()
-    note = f"{_of_all(len(positions), order.size)} positions"
+    note = _of_all(len(positions), order.size, "position")
     return Points(
         "Row at each position", note, "position", "row", positions.tolist(), rows
     )
 
 
-def _of_all(number: int, all_of_them: int) -> str:
-    if number == all_of_them:
-        return f"all {number:,}"
-    return f"{number:,} of {all_of_them:,}"
+def _of_all(number: int, all_of_them: int, noun: str) -> str:
+    whole = count_text(all_of_them, noun)
+    if number < all_of_them:
+        return f"{number:,} of {whole}"
+    if number > 1:
+        return f"all {whole}"
+    return whole
 
 
 def _spaced(size: int, most: int) -> Integers:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, final, get_args
 import numpy as np
 
 from loadax.core.arguments import LARGEST, MOST_POSITIONS, choice, shown
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.lanes import by_lane
 from loadax.plan.skips import Skips
@@ -140,7 +141,8 @@ class BatchPlan:
             ):
                 raise ArgumentError(
                     f"a batch size or length is scheduled from step {first} on, but "
-                    f"there are only {segments[-1].begin(self.num_epochs)} steps; "
+                    "there are only "
+                    f"{count_text(segments[-1].begin(self.num_epochs), 'step')}; "
                     "leave it out, or pass a larger num_epochs"
                 )
             steps, epoch_steps = (
@@ -165,7 +167,7 @@ class BatchPlan:
         ):
             if (end is None or epoch < end) and rows % segment.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {rows} rows leave "
+                    f"remainder='error': {count_text(rows, 'row')}, and "
                     f"{rows % segment.batch_size} over after batches of "
                     f"batch_size={segment.batch_size}; pass remainder='drop' or "
                     "'pad', or a batch_size that divides the rows"
@@ -175,9 +177,9 @@ class BatchPlan:
         """Number of steps that `rows` rows of an epoch make."""
         if self.remainder == "drop" and self.order.size < batch_size:
             raise ArgumentError(
-                f"batch_size={batch_size} but the dataset has only {self.order.size} "
-                "rows: remainder='drop' would leave no batch; pass a smaller "
-                "batch_size, or remainder='pad'"
+                f"batch_size={batch_size} but the dataset has only "
+                f"{count_text(self.order.size, 'row')}: remainder='drop' would leave "
+                "no batch; pass a smaller batch_size, or remainder='pad'"
             )
         if self.remainder == "pad":
             return -(-rows // batch_size)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import MOST_POSITIONS
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.batches import BatchPlan, BatchSizeSegment, Remainder
 from loadax.plan.even import MOST_SLOTS
@@ -265,9 +266,9 @@ class BucketPlan:
         ):
             if self.remainder == "error" and rows % size:
                 raise ArgumentError(
-                    f"remainder='error': the bucket of length {length} has {rows} "
-                    f"rows, which leave {rows % size} over after batches of {size}; "
-                    "pass remainder='drop' or 'pad'"
+                    f"remainder='error': the bucket of length {length} has "
+                    f"{count_text(rows, 'row')}, and {rows % size} over after batches of "
+                    f"{size}; pass remainder='drop' or 'pad'"
                 )
         if not any(self.order.counts):
             raise ArgumentError(

@@ -26,6 +26,7 @@ import numpy as np
 
 from loadax import seeds
 from loadax.core.arguments import MOST_POSITIONS
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError, ScheduleError
 from loadax.plan.even import EvenPatterns
 from loadax.plan.order import join_hits, parts_text
@@ -298,8 +299,9 @@ class Mixed(OrderOfParts):
         if num_epochs != 1 and last + batch_sizes[-1][1] > known.size:
             raise ArgumentError(
                 f"weights are scheduled from step {self.segments[-1].start} on, "
-                f"which is example {last}, but an epoch has only {known.size} "
-                "examples; schedule by example, or pass stop='never' to mix()"
+                f"which is example {last}, but an epoch has only "
+                f"{count_text(known.size, 'example')}; schedule by example, or pass "
+                "stop='never' to mix()"
             )
         return known
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.fit import fit, fit_by_leaf
 from loadax.protocols import Array, Integers, Segments
@@ -322,20 +323,20 @@ def plan_arrays(
     lengths = options.lengths(lengths)
     if not lengths.any():
         if options.shift:
-            what = "have no target, which is the entry after another"
+            what = "a target, which is the entry after another"
         else:
-            what = "are empty"
+            what = "an entry"
         raise ArgumentError(
-            f"pack(): all {len(lengths)} documents {what}; pack a dataset with "
-            "entries"
+            f"pack(): none of {count_text(len(lengths), 'document')} has {what}; pack "
+            "a dataset with entries"
         )
     if options.method == "split":
         return {"ends": np.cumsum(lengths[:, 0], dtype=np.int64)}
     check_lengths(lengths, options, row_of)
     if not options.counts(lengths).any():
         what = (
-            f"long='drop': all {len(lengths)} documents are empty or longer than "
-            f"seq_len={options.seq_len}"
+            f"long='drop': none of {count_text(len(lengths), 'document')} has entries "
+            f"and fits seq_len={options.seq_len}"
         )
         raise ArgumentError(f"{what}; pass a larger one")
     return _fitted_arrays(lengths, options)
@@ -427,7 +428,7 @@ def check_arrays(
     if ("skips" in arrays) != cut or any(
         len(array) != number for name, array in arrays.items() if name != "bounds"
     ):
-        raise ValueError(f"the arrays don't have {number} values")
+        raise ValueError(f"the arrays don't have {count_text(number, 'value')}")
     if documents.min() < 0 or not np.array_equal(
         np.bincount(documents, minlength=len(lengths)), counts
     ):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from loadax.core.formatting import count_text
 from loadax.plan.order import BaseOrder
 from loadax.protocols import Integers
 
@@ -54,6 +55,6 @@ class Sequential(BaseOrder):
 
     def text(self) -> list[str]:
         return [
-            f"{self.size:,} rows"
+            count_text(self.size, "row")
             + ", in the source's own order of each epoch" * self.own_epochs
         ]

@@ -87,8 +87,9 @@ def warn_of_percentage(fraction: Any) -> None:
     """Warns of a number of parts that is more likely meant as a percentage."""
     if isinstance(fraction, int) and fraction in _PERCENTAGES:
         warn_user(
-            f"fraction={fraction} makes {fraction} parts of equal size; for "
-            f"{fraction} % in the first of two parts, pass {fraction / 100}"
+            f"fraction={fraction} makes {count_text(fraction, 'part')} of equal "
+            f"size; for {fraction} % in the first of two parts, pass "
+            f"{fraction / 100}"
         )
 
 
@@ -130,8 +131,8 @@ def equal_counts(parts: int, total: int, unit: str) -> list[int]:
         else:
             remedy = "split a dataset of 2 or more"
         raise ArgumentError(
-            f"fraction={parts}: {parts} parts of {count_text(total, unit)} would "
-            f"leave some empty; {remedy}"
+            f"fraction={parts}: {count_text(parts, 'part')} of "
+            f"{count_text(total, unit)} would leave some empty; {remedy}"
         )
     least, larger = divmod(total, parts)
     return [least + 1] * larger + [least] * (parts - larger)
@@ -235,12 +236,13 @@ def split_counts(
     rows = np.flatnonzero(met_rows(order, "split", num_rows))
     if sum(counts) != len(rows):
         if len(rows) < order.size:
-            repeats = f" in {order.size} positions"
+            repeats = f" in {count_text(order.size, 'position')}"
         else:
             repeats = ""
         raise ArgumentError(
             f"fraction={list(counts)}: the counts add up to {sum(counts)}, and the "
-            f"dataset has {len(rows)} rows{repeats}; pass counts that add up to it"
+            f"dataset has {count_text(len(rows), 'row')}{repeats}; pass counts that "
+            "add up to it"
         )
     ranking = np.argsort(
         np.asarray(seeds.derive(seed, "split", *again(order, "split"), rows)),
@@ -326,11 +328,13 @@ def span_counts(fraction: Any, total: int, gap: int, unit: str = "row") -> list[
     number = counts or 2
     left = total - gap * (number - 1)
     if left < number:
-        empty = f"{number} parts of {count_text(total, unit)} would leave some empty"
+        parts = count_text(number, "part")
+        empty = f"{parts} of {count_text(total, unit)} would leave some empty"
         raise ArgumentError(
             f"gap={gap}: {empty}; pass a smaller gap"
             if gap
-            else f"fraction={fraction}: {empty}; split a dataset of {count_text(number, unit)} or more"
+            else f"fraction={fraction}: {empty}; split a dataset of "
+            f"{count_text(number, unit)} or more"
         )
     if counts is not None:
         return equal_counts(counts, left, unit)

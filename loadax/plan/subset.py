@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import count_text
 from loadax.plan.order import VerbOrder, no_hits
 from loadax.plan.slice import Sliced
 from loadax.protocols import Hits, Integers, Order, Visits
@@ -112,7 +113,8 @@ class ListedOrder(VerbOrder):
         return self.parent.visits(epochs, self.positions[positions])
 
     def _described(self) -> tuple[list[Any], str]:
-        arguments = f"{self.arguments}{', ' * bool(self.arguments)}{self.size:,} rows"
+        rows = count_text(self.size, "row")
+        arguments = f"{self.arguments}{', ' * bool(self.arguments)}{rows}"
         return [*self.rule, self.size], f"{self.rule[0]}({arguments})"
 
 

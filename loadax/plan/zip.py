@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError
 from loadax.plan.order import BaseOrder, parts_text
 from loadax.protocols import Integers, Order
@@ -90,8 +91,8 @@ def zip_orders(parts: Sequence[Order], names: Sequence[str]) -> Zipped:
             )
         if part.size != size:
             raise ArgumentError(
-                f"zip() needs datasets of one length: {names[0]} has {size} rows, "
-                f"and {name} has {part.size}; cut the longer one: "
-                f"ds[:{min(part.size, size)}]"
+                f"zip() needs datasets of one length: {names[0]} has "
+                f"{count_text(size, 'row')}, and {name} has {part.size}; cut the "
+                f"longer one: ds[:{min(part.size, size)}]"
             )
     return Zipped(tuple(parts), tuple(names))

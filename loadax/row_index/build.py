@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import integer, optional_flag
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import ArgumentError
 from loadax.kept.index_folder import Entry, IndexFolder
@@ -110,7 +111,7 @@ def answers(
         folder = None
     else:
         folder = IndexFolder(options.index)
-    check_index(folder, question.verb, f"{len(met)} rows")
+    check_index(folder, question.verb, count_text(len(met), "row"))
     if folder is None:
         known_as = None
     else:
@@ -122,8 +123,9 @@ def answers(
             [np.empty(0, question.dtype), *(part["values"] for part in parts)]
         )
         if folder is None:
-            text = "%s %s: read %d rows; pass index=PATH to store the result"
-            log.info(text, question.verb, question.name, met.sum())
+            rows = count_text(int(met.sum()), "row")
+            text = "%s %s: read %s; pass index=PATH to store the result"
+            log.info(text, question.verb, question.name, rows)
         return Entry({"answers": values}, {"digest": digest_values(values)})
 
     entry = kept_pass(

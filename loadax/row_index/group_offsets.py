@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import text
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.leaf_selection import selection
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
@@ -65,9 +66,10 @@ def given_offsets(
     processes = this_process().count
     if processes > 1:
         raise ArgumentError(
-            f"{name}={given!r} would read all rows in each of {processes} processes; "
-            f"pass {name}=data.offsets({given!r}, index=folder), with a folder that "
-            "they share, so that each reads a part",
+            f"{name}={given!r} would read all rows in each of "
+            f"{count_text(processes, 'process', 'processes')}; pass "
+            f"{name}=data.offsets({given!r}, index=folder), with a folder that they "
+            "share, so that each reads a part",
             argument=name,
         )
     options = scan_options(None, None, None, None)
@@ -141,7 +143,7 @@ def leaf_offsets(
         again = starts[torn[0]]
         raise ArgumentError(
             f"{name}={leaf!r}: rows {first} and {again} are of one group, and rows "
-            f"of others are between them ({len(torn)} such places); sort the rows "
+            f"of others are between them ({count_text(len(torn), 'such place')}); sort the rows "
             f"first: data.select(numpy.argsort(data.keep({leaf!r}).read(range("
             f"len(data)))[{leaf!r}], kind='stable'))",
             argument=name,

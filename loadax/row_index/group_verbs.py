@@ -94,9 +94,9 @@ def _check_lengths(offsets: Integers, options: WindowOptions) -> None:
     first = int(short[0])
     raise ArgumentError(
         f"{len(short):,} of {count_text(len(lengths), 'group')} lack the "
-        f"{options.span} rows of a window ({options}), such as that of rows "
-        f"{offsets[first]} to {offsets[first + 1] - 1}; pass pad='edge' or pad='zeros' to pad their "
-        "windows, or short='drop' to have none of them"
+        f"{count_text(options.span, 'row')} of a window ({options}), such as that "
+        f"of rows {offsets[first]} to {offsets[first + 1] - 1}; pass pad='edge' or "
+        "pad='zeros' to pad their windows, or short='drop' to have none of them"
     )
 
 
@@ -134,8 +134,9 @@ def split_together(
     processes = this_process().count
     if processes > 1 and index is None:
         raise ArgumentError(
-            f"split(by={by!r}) would read all rows in each of {processes} processes; "
-            "pass index=, a folder that they share, so that each reads a part",
+            f"split(by={by!r}) would read all rows in each of "
+            f"{count_text(processes, 'process', 'processes')}; pass index=, a "
+            "folder that they share, so that each reads a part",
             argument="index",
         )
     if order.varies or order.repeats:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from loadax.core.arguments import shown
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.sample import Sampled, integer_weights
 from loadax.plan.select import Selected
@@ -34,7 +35,8 @@ def leave_out(order: Order, num_rows: int, rows: Any) -> Order:
     left = leave_out_rows(order, listed, ("exclude", digest_values(listed)))
     if not left.size:
         raise ArgumentError(
-            f"exclude() leaves none of {order.size} rows; pass fewer than all"
+            f"exclude() leaves none of {count_text(order.size, 'row')}; pass fewer "
+            "than all"
         )
     return left
 
@@ -67,7 +69,7 @@ def select(order: Order, rows: Any, name: str) -> Sliced | Selected:
         if len(listed) != order.size:
             what = (
                 f"{name} is a mask of {len(listed)} bools, and the dataset has "
-                f"{order.size} rows"
+                f"{count_text(order.size, 'row')}"
             )
             raise ArgumentError(
                 f"{what}; pass one for each row, or a list of positions",
@@ -125,7 +127,8 @@ def sample(
         )
     if len(given) != total:
         raise ArgumentError(
-            f"weights has {len(given)} entries; pass {total}, one a {unit}",
+            f"weights has {count_text(len(given), 'entry', 'entries')}; pass "
+            f"{total}, one a {unit}",
             argument="weights",
         )
     wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
@@ -173,9 +176,8 @@ def _listed(rows: Any, name: str) -> NDArray[Any]:
             f"{name}={rows!r:.80}: pass a list or an array of row numbers"
         ) from None
     if listed.ndim != 1:
-        what = (
-            f"{name} has {listed.ndim} dimensions: {listed.dtype}{list(listed.shape)}"
-        )
+        dimensions = count_text(listed.ndim, "dimension")
+        what = f"{name} has {dimensions}: {listed.dtype}{list(listed.shape)}"
         raise ArgumentError(
             f"{what}; pass a flat list, such as {name}.reshape(-1)", argument=name
         )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import choice, number
+from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec
 from loadax.errors import ArgumentError, LeafTypeError
 from loadax.kept.index_folder import Entry, IndexFolder
@@ -192,7 +193,7 @@ def statistics(
         raise ArgumentError("statistics() of no rows; call it on a dataset with rows")
     leaves = _leaves(reader, named, per)
     folder = IndexFolder(options.index) if options.index is not None else None
-    check_index(folder, "statistics", f"{len(met)} rows")
+    check_index(folder, "statistics", count_text(len(met), "row"))
     known_as = None
     if folder is not None:
         from loadax.row_index.index_identity import shared_identity

@@ -91,8 +91,9 @@ def plan_mesh(
         hosts = integer("hosts", hosts, 1)
         if devices % hosts:
             raise ArgumentError(
-                f"hosts={hosts!r} can't own equal parts of the {devices} devices of "
-                f"{sizes}; use a divisor of {devices}"
+                f"hosts={hosts!r} can't own equal parts of the "
+                f"{count_text(devices, 'device')} of {sizes}; use a divisor of "
+                f"{devices}"
             )
         owners = np.repeat(np.arange(hosts), devices // hosts).reshape(shape)
     given = np.asarray(owners)
@@ -287,8 +288,9 @@ def hybrid(
     if math.prod(axes.values()) != len(ordered):
         raise ArgumentError(
             f"between={outer} and inside={inner} make a mesh of "
-            f"{math.prod(axes.values())} devices, but there are {len(ordered)}: use "
-            f"sizes whose product is {len(ordered)}, or pass devices="
+            f"{count_text(math.prod(axes.values()), 'device')}, but there are "
+            f"{len(ordered)}: use sizes whose product is {len(ordered)}, or pass "
+            "devices="
         )
     return _make_mesh(ordered, axes)
 

@@ -12,7 +12,7 @@ from typing import Any, final
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from loadax.core.casting import leaf_name
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.core.tree import Structure, broadcast_prefix
 from loadax.errors import ArgumentError, MeshError, PartitionError, UnsupportedError
 from loadax.sharding.layout import axes_of
@@ -109,7 +109,8 @@ def check_spec(
     if len(spec) > rank:
         raise PartitionError(
             f"{leaf} has {rank} {'dim' if rank == 1 else 'dims'}, but {_text(spec)} "
-            f"has {len(spec)} entries: use {_text(_truncate(spec, rank))}"
+            f"has {count_text(len(spec), 'entry', 'entries')}: use "
+            f"{_text(_truncate(spec, rank))}"
         )
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in tuple(spec):
         raise PartitionError(

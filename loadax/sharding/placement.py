@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import aligned_empty
 from loadax.core.casting import cast_into, leaf_name
+from loadax.core.formatting import count_text
 from loadax.errors import MeshError, PartitionError
 from loadax.sharding.constraint import broadcast_shardings
 from loadax.sharding.dtypes import host_array, placed_dtype
@@ -190,7 +191,7 @@ def _global_shape(
         if share.counts[few] != share.counts[many]:
             raise PartitionError(
                 f"{leaf_name(path)}: the hosts have unequal shares of dim {dim} "
-                f"under {spec}: of its {share.total} shards, process "
+                f"under {spec}: of its {count_text(share.total, 'shard')}, process "
                 f"{share.processes[few]} holds {share.counts[few]} and process "
                 f"{share.processes[many]} holds {share.counts[many]}. So global "
                 "sizes can't be computed from local ones: use a loadax.Dataloader, "
@@ -210,8 +211,8 @@ def _global_shape(
         if size % count:
             raise PartitionError(
                 f"{leaf_name(path)}: dim {dim} has local size {size}, but this "
-                f"process holds {count} of the {share.total} shards of {spec}. Pass "
-                f"a multiple of {count}"
+                f"process holds {count} of the {count_text(share.total, 'shard')} "
+                f"of {spec}. Pass a multiple of {count}"
             )
         shape.append(size // count * share.total)
     return tuple(shape)

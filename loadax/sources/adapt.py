@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from loadax.core.formatting import some, type_text
+from loadax.core.formatting import count_text, some, type_text
 from loadax.core.spec import (
     leaf_arrays,
     own_all,
@@ -332,13 +332,14 @@ class ObjectSource(BaseSource):
             raise
         if not isinstance(examples, list) or len(examples) != len(rows):
             if hasattr(examples, "__len__"):
-                got = f"{len(examples)}"
+                got = count_text(len(examples), "entry", "entries")
             else:
-                got = "no"
+                got = "no entries"
             raise SourceError(
                 f"{type(self._items).__name__}.__getitems__ returned "
-                f"{type_text(examples)} of {got} entries for {len(rows)} rows; it "
-                "must return a list with one example for each row"
+                f"{type_text(examples)} of {got} "
+                f"for {count_text(len(rows), 'row')}; it must return a list with "
+                "one example for each row"
             )
         return examples
 

@@ -86,7 +86,8 @@ def expand_braces(text: str) -> list[str]:
     count = math.prod(_alternatives(found)[0] for found in _BRACE.finditer(text))
     if count > _MOST_FILES:
         raise ArgumentError(
-            f"{text}: these are {count:,} files; pass a folder or a pattern"
+            f"{text}: these are {count_text(count, 'file')}; pass a folder or a "
+            "pattern"
         )
     return _expanded(text)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy as np
 
 from loadax.core.distributed import this_process
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.core.memory import return_freed_memory
 from loadax.errors import SourceError
@@ -86,7 +87,7 @@ def index_files(
         folder = IndexFolder(options.index)
     remote = files.far(locations)
     if remote:
-        check_index(folder, form.opener, f"{len(locations)} files")
+        check_index(folder, form.opener, count_text(len(locations), "file"))
     # before the pass, which all processes do together
     files.opened()
     return kept_pass(
@@ -309,8 +310,9 @@ def refuse_damaged(entry: Entry, locations: Sequence[str], damaged: str) -> None
     bad = [(location, reason) for location, reason in found if reason]
     if bad and damaged == "error":
         location, reason = bad[0]
-        others = f" ({len(bad)} of {len(locations)} files are damaged)" * (
-            len(bad) > 1
+        others = (
+            f" ({len(bad)} of {count_text(len(locations), 'file')} are damaged)"
+            * (len(bad) > 1)
         )
         raise SourceError(
             f"{location}: {reason}{others}; copy the file again, leave it out, or pass "

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import count_text
 from loadax.errors import LeafTypeError, SourceError
 from loadax.sources.library import comes_from
 
@@ -63,8 +64,8 @@ def plain_columns(frame: Any) -> dict[Any, NDArray[Any]] | None:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise SourceError(
-            f"{count} columns of the {type(frame).__name__} are called {name!r}; "
-            "give each its own name"
+            f"{count_text(count, 'column')} of the {type(frame).__name__} are "
+            f"called {name!r}; give each its own name"
         )
     if comes_from(frame, "pyarrow", *_FRAMES["pyarrow"]):
         return None

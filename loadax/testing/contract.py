@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import function, integer
-from loadax.core.formatting import name_of
+from loadax.core.formatting import count_text, name_of
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError
 from loadax.io import as_dataset
@@ -175,8 +175,8 @@ def check_map(
         if leaf.shape[:1] != (count,):
             raise ROWS.broken(
                 name,
-                f"for {count} rows it returned leaf {path or 'given'} of shape "
-                f"{list(leaf.shape)}",
+                f"for {count_text(count, 'row')} it returned leaf {path or 'given'} "
+                f"of shape {list(leaf.shape)}",
             )
     for rows in _pieces(every, np.random.default_rng(seed)):
         called = f"called with the rows {show_rows(rows)}"

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadax.core.arguments import integer
+from loadax.core.formatting import count_text
 from loadax.core.spec import all_columns
 from loadax.protocols import ArraySpec, Columns, Integers
 from loadax.sources.base import Child
@@ -231,7 +232,8 @@ def check_wrapper(subject: Subject) -> None:
         again = subject.source.map_children(lambda child: child.source)
         if len(again) != subject.length:
             raise WRAPPER.broken(
-                subject.name, f"rebuilt on the same sources it has {len(again)} rows"
+                subject.name,
+                f"rebuilt on the same sources it has {count_text(len(again), 'row')}",
             )
         subject.check_examples(
             again, subject.sample, WRAPPER, "rebuilt on the same sources,"
@@ -258,7 +260,8 @@ def _claims(subject: Subject, child: Child) -> Iterator[tuple[str, Any, Any]]:
     if not 0 <= first <= first + len(inner) <= subject.length:
         raise WRAPPER.broken(
             subject.name,
-            f"{inner.type_name} has {len(inner)} rows from row {first} on",
+            f"{inner.type_name} has {count_text(len(inner), 'row')} from row "
+            f"{first} on",
         )
     inside = (subject.sample >= first) & (subject.sample < first + len(inner))
     for row in subject.sample[inside].tolist():

@@ -6,6 +6,7 @@ from typing import final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.spec import check_batch, flatten_spec, spec_or_object, stack
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
@@ -131,7 +132,8 @@ class Subject:
             if len(examples) != len(rows):
                 raise law.broken(
                     self.name,
-                    f"{shown} gave {len(examples)} examples for {len(rows)} rows",
+                    f"{shown} gave {count_text(len(examples), 'example')} for "
+                    f"{count_text(len(rows), 'row')}",
                 )
             for row, example in zip(rows.tolist(), examples, strict=True):
                 batches.append(

@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias, final
 
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import WorkerError
 from loadax.protocols import Engine
@@ -246,13 +247,13 @@ class TaskRun:
             is_stillborn and self._dispatcher.breaks > _TRIES
         ):
             in_row = (
-                f"tasks {losses} times in a row, without finishing any, task "
-                f"{number} last"
+                f"tasks {count_text(losses, 'time')} in a row, without finishing "
+                f"any, task {number} last"
             )
             if losses > _TRIES:
                 lost = in_row
             else:
-                lost = f"task {number} {self._lost[number]} times"
+                lost = f"task {number} {count_text(self._lost[number], 'time')}"
             what = (
                 f"the executor has lost {lost}: {type(error).__name__}: {error}; "
                 "look at the log of its workers"

@@ -111,8 +111,8 @@ class Destination:
         if manifest is not None:
             if not resume:
                 raise ArgumentError(
-                    f"{self.location} is a finished store of {manifest.get('rows')} "
-                    f"rows; {self._remedy}",
+                    f"{self.location} is a finished store, with rows: "
+                    f"{manifest.get('rows')}; {self._remedy}",
                     argument="overwrite",
                 )
             self._compare(manifest, content, share)

@@ -128,7 +128,7 @@ REFUSED: dict[str, Refused] = {
             (0, None, "shard_index=0 and shard_count=None: pass both, or neither"),
             (None, 2, "shard_index=None and shard_count=2: pass both, or neither"),
             (2, 2, "shard_index=2: pass 1 or less"),
-            (0, 3, "batch_size=8 can't be split into shard_count=3 parts; use a multiple of 3"),
+            (0, 3, "batch_size=8 can't be split into shard_count=3 equal parts; use a multiple of 3"),
         ]
     },
     "shard of a mesh": Refused(
@@ -509,7 +509,7 @@ def test_infinite_loader_has_no_length() -> None:
         ({"position": 1.5}, r"the state's 'position' is 1\.5"),
         ({"epoch": "0"}, "the state's 'epoch' is '0'"),
         ({"batch_size": 16, "position": 20}, "'position' is 20, inside a batch of batch_size=8 .*saved with 16"),
-        ({"step": 99, "epoch": 9}, "start is step .*, but there are 8 steps"),
+        ({"step": 99, "epoch": 9}, "start is step .*, but the run ends before step 8 with num"),
     ],
 )
 def test_state_that_does_not_fit_changes_nothing(change: dict[str, Any], match: str) -> None:

@@ -240,7 +240,7 @@ def test_advice_on_sequences_of_several_lengths_works() -> None:
 def test_every_size_must_fit_the_mesh_and_the_shards() -> None:
     with pytest.raises(PartitionError, match=r"dim 0 has 12 rows, but P.'data'. splits it into 8"):
         Dataloader(ROWS, batch_size={0: 8, 3: 12}, mesh=mesh_of({"data": 8}))
-    with pytest.raises(ArgumentError, match="batch_size=9 can't be split into shard_count=2 parts"):
+    with pytest.raises(ArgumentError, match="batch_size=9 can't be split into shard_count=2 equal parts"):
         Dataloader(ROWS, batch_size={0: 8, 3: 9}, shard_index=0, shard_count=2)
     halves = [Dataloader(ROWS, batch_size={0: 8, 3: 16}, shard_index=index, shard_count=2) for index in range(2)]
     for step in (2, 3):

@@ -184,7 +184,7 @@ def test_state_of_other_loaders_is_refused_and_names_the_phase() -> None:
         with pytest.raises(StateError, match=r"loaders\[1\]: the state's 'order' is .*; build the dataset as it was"):
             chain([one, other, three]).iterate(state)
         once = Dataloader(DATA, 16, seq_len=4, num_epochs=3, host_leaves="name")
-        text = r"loaders\[0\] has ended after step 7 in the saved run, and has 12 steps here; pass the num_epochs"
+        text = r"loaders\[0\] has ended before step 8 in the saved run, and ends before step 12 here; pass the num"
         with pytest.raises(StateError, match=text):
             chain([once, two, three]).iterate(state)
         with pytest.raises(StateError, match="in its loader 2, counted from 0, and there are only 2 here; chain the"):

@@ -82,7 +82,7 @@ def test_with_padding_and_other_batch_sizes() -> None:
         (
             {"batch_size": 64, "microbatches": 3},
             ArgumentError,
-            "batch_size=64 can't be split into microbatches=3 parts; use a multiple of 3",
+            "batch_size=64 can't be split into microbatches=3 equal parts; use a multiple of 3",
         ),
         (
             {"batch_size": 16, "microbatches": 4},

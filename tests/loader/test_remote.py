@@ -103,7 +103,7 @@ def test_process_pool_reads_the_batches_of_a_local_loader() -> None:
     assert (stats.worker_type, stats.given_again, stats.read_here) == ("remote", 0, 0)
     assert stats.rows == 2 * 320
     for text in (stats, report):
-        assert "; all 640 rows were read by the workers of remote=" in str(text)
+        assert "; the workers of remote= read all rows (640)" in str(text)
 
 
 @pytest.mark.usefixtures("patient")
@@ -273,7 +273,7 @@ def test_report_and_stats_tell_of_remote_reading_after_a_worker_was_killed() -> 
         next(iter(pools[0]._processes.values())).kill()
         until(lambda: next(batches) is not None and batches.stats().read_here > here)
         stats, report = batches.stats(), batches.report()
-    text = rf"; {stats.given_again} tasks of remote= were given out again, and .+ of .+ rows read here"
+    text = rf"; tasks .+ remote= got again: {stats.given_again}; rows that this process read itself: .+ of .+"
     assert re.search(text, str(stats))
     assert re.search(text, str(report))
 

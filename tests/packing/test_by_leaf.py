@@ -162,7 +162,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         {},
         r"row 1 is a document whose leaf 'targets' has length 4, longer than seq_len=\{'inputs': 9, 'targets': 3\}, as",
     ),
-    ({"inputs": 1, "targets": 1}, {"long": "drop"}, r"long='drop': all 2 documents are empty or longer than seq_len="),
+    ({"inputs": 1, "targets": 1}, {"long": "drop"}, r"long='drop': none of 2 documents has entries and fits seq_len="),
 ]
 
 
@@ -173,7 +173,7 @@ def test_arguments_that_are_refused(seq_len: Any, options: dict[str, Any], messa
 
 
 def test_documents_that_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="all 2 documents are empty"):
+    with pytest.raises(ArgumentError, match="none of 2 documents has an entry"):
         len(from_source(pairs([(0, 0), (0, 0)])).pack(SEQ_LENS, method="best_fit"))
     nested = [{"inputs": np.arange(3), "more": {"targets": np.arange(3)}}]
     assert len(from_source(nested).pack({"inputs": 4, "more.targets": 4}, method="best_fit")) == 1

@@ -469,7 +469,10 @@ def noisy(each: Array, rng: np.random.Generator) -> Array:
             "window=5 is for best_fit and first_fit: method='split' fills every row",
         ),
         (lambda data: data[:0].pack(16), r"pack\(\) needs documents, but the dataset has no rows"),
-        (lambda data: from_source([[], []]).pack(16), r"pack\(\): all 2 documents are empty; pack a dataset with"),
+        (
+            lambda data: from_source([[], []]).pack(16),
+            r"pack\(\): none of 2 documents has an entry; pack a dat",
+        ),
         (
             lambda data: data.map(noisy, rng=True).pack(16),
             r"pack\(\) reads documents once; call pack\(\) first, then the random map",

@@ -229,7 +229,11 @@ TWO = {"inputs": ONE, "labels": ONE}
         ({"tokens": ONE}, {"add": "positions"}, r"add='positions': pass a tuple of some of .*, such as \('segment_ids"),
         ({"tokens": ONE}, {"add": [["positions"]]}, r"add=\[\['positions'\]\]: pass a tuple of some of"),
         ({"tokens": ONE}, {"add": ("mask",)}, r"add=\('mask',\): pass a tuple of some of"),
-        ({"tokens": ONE[:1]}, {"targets": "shift"}, "all 1 documents have no target, which is the entry after another"),
+        (
+            {"tokens": ONE[:1]},
+            {"targets": "shift"},
+            "none of 1 document has a target, which is the entry after an",
+        ),
         ({"tokens": ONE}, {"targets": "shift", "seq_len": 2, "method": "best_fit"}, "document in inputs of 3, longer"),
     ],
 )

@@ -47,7 +47,7 @@ def test_rows_are_those_of_a_slow_packer(
     if method == "split":
         long, align, most = "error", 1, None
     if long == "drop" and not any(0 < length <= seq_len for length in lengths):
-        with pytest.raises(ArgumentError, match=r"all .* documents are empty or longer than seq_len"):
+        with pytest.raises(ArgumentError, match=r"none of .* has entries and fits seq_len"):
             arrays_of(lengths, seq_len, method, long, window)
         return
     packing = Packing(seq_len, method, long, window, align, most)
@@ -98,7 +98,7 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
 @pytest.mark.parametrize(
     ("lengths", "arguments", "message"),
     [
-        ([0, 0], (4, "split", "error", 0), r"pack\(\): all 2 documents are empty; pack a dataset with"),
+        ([0, 0], (4, "split", "error", 0), r"pack\(\): none of 2 documents has an entry; pack a dataset with"),
         (
             [3, 9, 4, 5],
             (4, "best_fit", "error", 9),
@@ -107,7 +107,7 @@ def test_the_cost_is_that_of_the_distinct_lengths() -> None:
                 r"pass long='cut' .* long='drop' .* or method='split'"
             ),
         ),
-        ([9, 0, 5], (4, "first_fit", "drop", 9), r"long='drop': all 3 documents are empty or longer than seq_len=4"),
+        ([9, 0, 5], (4, "first_fit", "drop", 9), r"long='drop': none of 3 documents has entries and fits seq_len=4"),
     ],
 )
 def test_what_can_not_be_packed(lengths: list[int], arguments: tuple[int, Any, Any, int], message: str) -> None:

@@ -29,7 +29,7 @@ def test_a_store_in_a_bucket(s3_server: S3Server, bucket: str) -> None:
     # manifest, group, and for each array its metadata and 3 shards
     assert len(keys(s3_server, bucket)) == 1 + 1 + 3 * (1 + 3)
     assert verify(address).damages == ()
-    with pytest.raises(ArgumentError, match=rf"{address} is a finished store of 60 rows; write to another URL, or del"):
+    with pytest.raises(ArgumentError, match=rf"{address} is a finished store, with rows: 60; write to another URL, or"):
         write_zarr(rows, address)
 
 

@@ -120,7 +120,7 @@ def test_new_store_of_writer_killed_between_renames_is_put_in_its_place(store: P
     _, new, old = leftovers_of_killed_writer(store)
     store.rename(old)
     write_zarr(TreeRows({"x": np.arange(7)}), new)
-    with pytest.raises(ArgumentError, match="is a finished store of 7 rows"):
+    with pytest.raises(ArgumentError, match="is a finished store, with rows: 7"):
         write_zarr(TreeRows({"x": np.arange(9)}), store)
     assert len(loadax.from_zarr(store)) == 7
     assert names(tmp_path) == {"s"}
@@ -241,7 +241,7 @@ def test_process_that_is_stopped_while_it_replaces_a_store(
         assert loadax.from_zarr(store).read(range(9))["new"].tolist() == list(range(9))
     elif point in ("after the first rename", "before the second rename"):
         assert not store.exists()
-        with pytest.raises(ArgumentError, match="is a finished store of 1000 rows"):
+        with pytest.raises(ArgumentError, match="is a finished store, with rows: 1000"):
             write_zarr(TreeRows({"x": np.arange(9)}), store)  # which has found it
     assert len(loadax.from_zarr(store)) in (500, 1000)
     write_zarr(TreeRows({"x": np.arange(9)}), store, overwrite=True)

@@ -195,7 +195,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     rows, path = TreeRows(tree_of(10)), tmp_path / "s"
     write_zarr(rows, path)
     before = files(path)
-    with pytest.raises(ArgumentError, match=r"s is a finished store of 10 rows; pass overwrite=True to start over"):
+    with pytest.raises(ArgumentError, match=r"s is a finished store, with rows: 10; pass overwrite=True to start over"):
         write_zarr(rows, path)
     (tmp_path / "f").mkdir()
     (tmp_path / "f/notes.txt").write_text("mine")

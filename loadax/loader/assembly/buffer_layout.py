@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import align
 from loadax.core.casting import cast_into
-from loadax.core.formatting import size_text
+from loadax.core.formatting import count_text, size_text
 from loadax.core.spec import all_columns
 from loadax.loader.batch_spec import BatchLeaf
 from loadax.protocols import ArraySpec, Columns, Integers
@@ -119,9 +119,10 @@ class BufferLayout:
         return (
             f"leaf {leaf.path or 'of the example'} is "
             f"{leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row "
-            f"on this host: there is not enough memory for {count} steps of "
-            f"{size_text(self.bytes_per_step)}; choose a smaller batch_size or "
-            "prefetch, or check the shape that the data reports"
+            "on this host: there is not enough memory for "
+            f"{count_text(count, 'step')} of {size_text(self.bytes_per_step)}; "
+            "choose a smaller batch_size or prefetch, or check the shape that the "
+            "data reports"
         )
 
 

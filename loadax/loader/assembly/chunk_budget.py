@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadax.core.distinct import distinct
-from loadax.core.formatting import size_text
+from loadax.core.formatting import count_text, size_text
 from loadax.core.log import log
 from loadax.core.memory import machine_memory
 from loadax.core.spec import all_columns, flatten_spec
@@ -72,11 +72,12 @@ class OpenChunks(NamedTuple):
     def __str__(self) -> str:
         blocks = self.blocks
         return (
-            f"block shuffle: {blocks.lanes} lanes x {blocks.window} blocks of "
-            f"{blocks.rows} rows, chunks of {self.chunk_rows}; this process has "
-            f"{self.chunks} chunks open, {size_text(self.bytes)}, and decodes "
-            f"{self.amplification:.2f} rows for each one used (a full shuffle: up to "
-            f"{self.chunk_rows})"
+            f"block shuffle: {count_text(blocks.lanes, 'lane')} x "
+            f"{count_text(blocks.window, 'block')} of "
+            f"{count_text(blocks.rows, 'row')}, chunks of {self.chunk_rows}; this "
+            f"process has {count_text(self.chunks, 'chunk')} open, "
+            f"{size_text(self.bytes)}, and decodes {self.amplification:.2f} rows "
+            f"for each one used (a full shuffle: up to {self.chunk_rows})"
         )
 
     def fitting(self, most: int) -> str:
@@ -178,8 +179,9 @@ def check_memory(
         others += f", in each of {readers} worker processes" if readers > 1 else ""
         raise ArgumentError(
             f"shuffle(block={shuffle.blocks.rows}, window={shuffle.blocks.window}, "
-            f"lanes={shuffle.blocks.lanes}) has {shuffle.chunks} chunks open in this "
-            f"process, {size_text(shuffle.bytes)}{others}, but cache_bytes allows "
+            f"lanes={shuffle.blocks.lanes}) has "
+            f"{count_text(shuffle.chunks, 'chunk')} open in this process, "
+            f"{size_text(shuffle.bytes)}{others}, but cache_bytes allows "
             f"{size_text(most)}: every chunk would be decoded many times; pass "
             + (f"{fitting} to shuffle, or " if fitting else "")
             + f"cache_bytes={needed * readers} to the Dataloader",

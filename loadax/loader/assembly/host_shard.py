@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.core.intervals import merge
 from loadax.core.leaf_names import path_of, value_at, without
 from loadax.core.spec import all_columns, flatten_spec
@@ -286,9 +286,10 @@ def resolve_shard(
             (start, stop), *_ = layout.boxes[0]
             raise PartitionError(
                 f"leaf {leaf.path or 'of the example'}: {spec} gives a device "
-                f"{stop - start} of the {batch_size} rows, not a multiple of "
-                f"microbatches={microbatches}; use a batch_size that is a multiple "
-                f"of {batch_size // (stop - start) * microbatches * parts}"
+                f"{stop - start} of the {count_text(batch_size, 'row')}, not a "
+                f"multiple of microbatches={microbatches}; use a batch_size that is "
+                "a multiple of "
+                f"{batch_size // (stop - start) * microbatches * parts}"
             )
     shard = HostShard(
         batch, mesh, tuple(specs), layouts, batch_size, first, microbatches, host
@@ -300,7 +301,9 @@ def resolve_shard(
     wanted = np.arange(part.index * rows, (part.index + 1) * rows)
     if not np.array_equal(actual, wanted):
         if len(actual):
-            shown = f"{len(actual)} rows, from {actual[0]} to {actual[-1]}"
+            shown = (
+                f"{count_text(len(actual), 'row')}, from {actual[0]} to {actual[-1]}"
+            )
         else:
             shown = "no rows"
         raise PartitionError(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadax.core.arguments import shown
+from loadax.core.formatting import count_text
 from loadax.core.leaf_names import path_of, unknown_leaf, value_at
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import Structure, flatten
@@ -49,14 +50,16 @@ def cut_to(
             else:
                 which = "the longest leaf"
             raise ArgumentError(
-                f"seq_len={length}: {which} has {full} entries "
+                f"seq_len={length}: {which} has "
+                f"{count_text(full, 'entry', 'entries')} "
                 f"({', '.join(structure.paths)}); pass 1 to {full}"
             )
         if cropped.setdefault(full, length) != length:
             raise ArgumentError(
-                f"seq_len={shown(given)}: {name!r} has {full} entries, as a leaf "
-                f"before it that is cropped to {cropped[full]}; leaves of one length "
-                "are cropped together, so name one of them"
+                f"seq_len={shown(given)}: {name!r} has "
+                f"{count_text(full, 'entry', 'entries')}, as a leaf before it that "
+                f"is cropped to {cropped[full]}; leaves of one length are cropped "
+                "together, so name one of them"
             )
     cut = structure.build(
         ArraySpec(
@@ -111,13 +114,13 @@ def _longest(
     others = [name for first, name in firsts.items() if length <= first < full]
     if others and length >= 1:
         leaves = ", ".join(
-            f"{name!r} has {first}"
+            f"{name!r} has {count_text(first, 'entry', 'entries')}"
             for first, name in firsts.items()
             if first >= length
         )
         raise ArgumentError(
             f"seq_len={shown(given)}: leaves of several lengths could be cropped: "
-            f"{leaves} entries; name the one that is meant: seq_len={{{others[0]!r}: "
+            f"{leaves}; name the one that is meant: seq_len={{{others[0]!r}: "
             f"{given!r}}} or, as in earlier releases, seq_len={{{firsts[full]!r}: "
             f"{given!r}}}"
         )

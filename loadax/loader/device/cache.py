@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from loadax.core.context import Caller
-from loadax.core.formatting import size_text
+from loadax.core.formatting import count_text, size_text
 from loadax.core.progress_bar import progress_bar
 from loadax.core.tree import flatten
 from loadax.dataset import Dataset
@@ -139,8 +139,8 @@ class DeviceCache:
         rows = self._source.count
         if rows >= np.iinfo(INDEX_DTYPE).max:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows are more than {INDEX_DTYPE} can "
-                "index; leave it out"
+                f"keep_on_device: the {count_text(rows, 'row')} are more than "
+                f"{INDEX_DTYPE} can index; leave it out"
             )
         size = sum(
             prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -152,10 +152,11 @@ class DeviceCache:
             )
         if size > limit:
             raise ArgumentError(
-                f"keep_on_device: the {rows} rows take {size_text(size)} of each "
-                f"device, and the limit is {size_text(limit)}; pass "
-                f"keep_on_device={size} or more if the device has enough memory, "
-                "partition columns over more devices, or leave it out"
+                f"keep_on_device: the {count_text(rows, 'row')} take "
+                f"{size_text(size)} of each device, and the limit is "
+                f"{size_text(limit)}; pass keep_on_device={size} or more if the "
+                "device has enough memory, partition columns over more devices, or "
+                "leave it out"
             )
 
     def _read(self, dataset: Dataset, options: LoaderOptions) -> list[jax.Array]:
@@ -204,8 +205,8 @@ class DeviceCache:
                         shown(min(height, rows - step * height))
                 except Exception as error:
                     error.add_note(
-                        f"loadax: while keep_on_device read the {rows} rows, "
-                        f"{height} a step"
+                        "loadax: while keep_on_device read the "
+                        f"{count_text(rows, 'row')}, {height} a step"
                     )
                     raise
         return arrays[:-1]

@@ -6,6 +6,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from loadax.core.arguments import integer
+from loadax.core.formatting import count_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
@@ -80,8 +81,9 @@ def pack_sparse(
     def dense(example: Tree) -> Tree:
         if (rows + 1) * columns > _MOST:
             raise ArgumentError(
-                f"a dense pack of {rows} rows and {columns} columns is larger than 2^31 "
-                f"values; pack fewer: pack_sparse(data, rows={max(1, _MOST // columns - 1)})"
+                f"a dense pack of {count_text(rows, 'row')} and "
+                f"{count_text(columns, 'column')} is larger than 2^31 values; pack "
+                f"fewer: pack_sparse(data, rows={max(1, _MOST // columns - 1)})"
             )
         leaves = dict(example)
         numbers = leaves.pop(INDICES)

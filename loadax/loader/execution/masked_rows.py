@@ -6,6 +6,7 @@ from typing import final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.loader.inspection.trace import trace
@@ -87,12 +88,12 @@ class MaskedRows:
             }
             append_record(masking.record, {**known, "error": failure.error})
         if self._in_a_row > masking.max_in_a_row:
-            failed = f"{self._in_a_row} rows in a row"
+            failed = f"{count_text(self._in_a_row, 'row')} in a row"
             limit = f"max_in_a_row={masking.max_in_a_row}"
         elif (noted := len(self._noted) + 1) > max(
             _ALWAYS, masking.max_share * self._read
         ):
-            failed = f"{noted} of {self._read} rows"
+            failed = f"{noted} of {count_text(self._read, 'row')}"
             limit = f"max_share={masking.max_share}"
         else:
             return None

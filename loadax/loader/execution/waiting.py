@@ -75,7 +75,7 @@ def waiting_text(step: int, activities: Mapping[int, Activity], now: float) -> s
             f"s\n{stack}".rstrip("\n")
         )
     if len(busy) > _MOST:
-        lines.append(f"and {len(busy) - _MOST} more threads are busy")
+        lines.append(f"and {len(busy) - _MOST} more")
     return "\n".join(lines)
 
 

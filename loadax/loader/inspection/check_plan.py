@@ -48,16 +48,16 @@ class PlanCheck(NamedTuple):
 
     def __str__(self) -> str:
         if self.all_steps is None:
-            whole = "endless"
+            whole = "endless steps"
         else:
-            whole = f"{self.all_steps:,}"
+            whole = count_text(self.all_steps, "step")
         if self.steps == self.all_steps:
-            steps = "all"
+            steps = "all steps"
         else:
             steps = f"{self.steps:,} of {whole}"
         least, most = self.copies
         if least == most:
-            several = f"the {least} hosts"
+            several = f"the {count_text(least, 'host')}"
         else:
             several = f"the {least} to {most} hosts"
         if most == 1:
@@ -70,10 +70,12 @@ class PlanCheck(NamedTuple):
         if self.visits == 1:
             once = "at most once"
         else:
-            once = f"at most {self.visits:,} times, over all of their epochs"
+            once = (
+                f"at most {count_text(self.visits, 'time')}, over all of their epochs"
+            )
         text = (
-            f"checked {steps} steps on {count_text(self.hosts, 'host')} ({shares}): "
-            f"each row is read by exactly {hosts}, and occurs in these steps {once}"
+            f"checked {steps} on {count_text(self.hosts, 'host')} ({shares}): each row "
+            f"is read by exactly {hosts}, and occurs in these steps {once}"
         )
         return text + "".join(
             f"\nfrom step {first:,} on\n{phase}" for first, phase in self.later
@@ -146,9 +148,10 @@ def shares_of(hosts: AllHosts) -> list[tuple[int, Integers]]:
     if not np.array_equal(loaded, expected):
         wrong = int(np.flatnonzero(loaded != expected)[0])
         raise ConformanceError(
-            f"position {wrong} of the batch would be read by {loaded[wrong]} hosts, "
-            f"but {expected[wrong]} hold it: this is a bug of loadax; report it with "
-            f"the mesh {hosts.one.mesh!r} and the partition {hosts.one.specs!r}"
+            f"position {wrong} of the batch would be read by "
+            f"{count_text(loaded[wrong], 'host')}, but {expected[wrong]} hold it: "
+            f"this is a bug of loadax; report it with the mesh {hosts.one.mesh!r} "
+            f"and the partition {hosts.one.specs!r}"
         )
     return list(shares.values())
 

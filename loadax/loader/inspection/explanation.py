@@ -99,7 +99,8 @@ class BlocksRead:
 
     def __str__(self) -> str:
         run = f"{self.run.most:,.0f}"
-        text = f"a host reads {self.epoch.most:,.0f} of {self.blocks:,} blocks"
+        blocks = count_text(self.blocks, "block")
+        text = f"a host reads {self.epoch.most:,.0f} of {blocks}"
         if self.pinned:
             return f"{text}, the same ones in every epoch (pinned lanes)"
         if round(self.run.most) == round(self.epoch.most):
@@ -169,7 +170,7 @@ class Storage:
 
     def lines(self, hosts: int) -> list[str]:
         """The figures of the start and of an epoch as text, for a number of hosts."""
-        opened = f"{self.requests:,} requests ({size_text(self.nbytes)})"
+        opened = f"{count_text(self.requests, 'request')} ({size_text(self.nbytes)})"
         if hosts > 1:
             opened += (
                 f" by one process; {self.apart:,} by {hosts:,} that open it apart"
@@ -177,7 +178,7 @@ class Storage:
         return [
             f"at start: {opened}",
             (
-                f"an epoch: {self.epoch_requests:,} requests "
+                f"an epoch: {count_text(self.epoch_requests, 'request')} "
                 f"({size_text(self.epoch_bytes)}) of all hosts"
             ),
         ]
@@ -327,8 +328,8 @@ class Explanation:
 
     def __repr__(self) -> str:
         return (
-            f"<Explanation of {self.batches.batch_size:,} rows on {self.hosts:,} "
-            "hosts; print it>"
+            f"<Explanation of {count_text(self.batches.batch_size, 'row')} on "
+            f"{count_text(self.hosts, 'host')}; print it>"
         )
 
     def _facts(self) -> Iterator[tuple[str, list[str]]]:
@@ -354,8 +355,9 @@ class Explanation:
                 "balance",
                 [
                     (
-                        f"the most expensive of {parts} parts costs {now:.3f} times the mean, "
-                        f"{before:.3f} times without balance="
+                        f"the most expensive of {count_text(parts, 'part')} costs "
+                        f"{now:.3f} times the mean, {before:.3f} times without "
+                        "balance="
                     )
                 ],
             )
@@ -379,8 +381,8 @@ class Explanation:
                 / entries
             )
             lines = [
-                f"length {length:,}: {count_text(steps, 'step')} of {size:,} rows, "
-                f"{share:.1%} padding"
+                f"length {length:,}: {count_text(steps, 'step')} of "
+                f"{count_text(size, 'row')}, {share:.1%} padding"
                 for length, size, steps, share in self.buckets
             ]
             yield "buckets", [f"an epoch, {padding:.1%} padding", *lines]
@@ -410,8 +412,8 @@ class Explanation:
             [f"reading ahead: at most {size_text(memory.reading_ahead)}", *chunks],
         )
         placed = (
-            f"{memory.placed} batches of {size_text(memory.batch)}: "
-            f"{size_text(memory.placed * memory.batch)}"
+            f"{count_text(memory.placed, 'batch', 'batches')} of "
+            f"{size_text(memory.batch)}: {size_text(memory.placed * memory.batch)}"
         )
         yield "per device", [placed]
 
@@ -424,23 +426,22 @@ class Explanation:
         if batches.steps is None:
             steps = ""
         else:
-            steps = f": {batches.steps:,} steps"
-        yield f"{batches.batch_size:,} rows, {epochs}{steps}"
+            steps = f": {count_text(batches.steps, 'step')}"
+        yield f"{count_text(batches.batch_size, 'row')}, {epochs}{steps}"
         if batches.dropped:
-            dropped = f", {batches.dropped:,} rows dropped"
+            dropped = f", {count_text(batches.dropped, 'row')} dropped"
         else:
             dropped = ""
         if batches.padded:
-            padded = f", {batches.padded:,} rows of padding"
+            padded = f", {count_text(batches.padded, 'row')} of padding"
         else:
             padded = ""
         endless = batches.rows_per_epoch >= ENDLESS
         if endless:
             size = "endless"
         else:
-            size = (
-                f"{batches.rows_per_epoch:,} rows, {batches.steps_per_epoch:,} steps"
-            )
+            rows = count_text(batches.rows_per_epoch, "row")
+            size = f"{rows}, {count_text(batches.steps_per_epoch, 'step')}"
         yield f"an epoch: {size}{dropped}{padded}"
         if batches.first or (
             batches.last is not None and batches.last + 1 != batches.steps

@@ -83,7 +83,7 @@ def _mesh(hosts: AllHosts, reading: Reading) -> Panel:
     x, columns_text = _columns(held, columns)
     if len(lines) * len(columns) < held.cuts[0] * held.columns:
         parts = held.cuts[0] * held.columns
-        x += f"; {len(lines) * len(columns):,} of {parts:,} parts are shown"
+        x += f"; {len(lines) * len(columns):,} of {count_text(parts, 'part')} are shown"
     path = hosts.one.batch.leaves[number].path or "a batch"
     if {leaf.cuts[:1] for leaf in hosts.leaves} == {(held.columns * held.cuts[0],)}:
         path = "a batch"
@@ -106,12 +106,12 @@ def _mesh(hosts: AllHosts, reading: Reading) -> Panel:
 def _reads(reading: Reading, hosts: int) -> str:
     """How much hosts read, as text."""
     rows, nbytes = (reading.rows, reading.nbytes)
-    which = f"each of {hosts:,} hosts reads"
+    which = f"each of {count_text(hosts, 'host')} reads"
     if rows.least < rows.most or nbytes.least < nbytes.most:
-        which = f"of {hosts:,} hosts, one reads up to"
+        which = f"of {count_text(hosts, 'host')}, one reads up to"
     copies = ""
     if reading.copies.most > 1:
-        copies = f"; {reading.copies.most:,} hosts read each row"
+        copies = f"; {count_text(int(reading.copies.most), 'host')} read each row"
     text = f"{count_text(int(rows.most), 'row')}, {size_text(nbytes.most)} a step"
     return f"{which} {text}{copies}"
 
@@ -159,9 +159,9 @@ def _mixture(plan: Steps) -> Iterator[Panel]:
         epochs = mixed.counts(end) / sizes
     bins = count_text(len(counts), "bin")
     if plan.num_steps == total:
-        which = f"all {total:,} steps"
+        which = f"all {count_text(total, 'step')}"
     else:
-        which = f"the first {total:,} steps"
+        which = f"the first {count_text(total, 'step')}"
     if covered < total:
         which = f"{covered:,} of {which}"
     yield shares_panel(
@@ -256,8 +256,9 @@ def _balance(
     parts = before.shape[1]
     shown = spaced(range(parts), _MOST_BARS)
     note = (
-        f"the most expensive of {parts:,} parts: {imbalance(now):.3f} times the mean, "
-        f"{imbalance(before):.3f} without (mean of {count_text(len(steps), 'step')})"
+        f"the most expensive of {count_text(parts, 'part')}: {imbalance(now):.3f} "
+        f"times the mean, {imbalance(before):.3f} without (mean of "
+        f"{count_text(len(steps), 'step')})"
     )
     mean = before[0].mean() or 1.0  # of the same rows in both
     series = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import LARGEST, integer, shown
-from loadax.core.formatting import table
+from loadax.core.formatting import count_text, table
 from loadax.errors import ArgumentError, RowIndexError
 from loadax.plan.find import StepPosition, find
 from loadax.plan.mix import ENDLESS
@@ -95,8 +95,8 @@ class Trace:
         indices = np.flatnonzero(self.positions == position)
         if not len(indices):
             raise RowIndexError(
-                f"position {position} is not in this trace of {len(self)} positions; "
-                "pass one of trace.positions"
+                f"position {position} is not in this trace of "
+                f"{count_text(len(self), 'position')}; pass one of trace.positions"
             )
         return self._record(int(indices[0]))
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from loadax.composition.shared_rows import first_epoch
-from loadax.core.formatting import name_of, size_text
+from loadax.core.formatting import count_text, name_of, size_text
 from loadax.dataset import Dataset
 from loadax.loader.inspection.all_hosts import AllHosts
 from loadax.loader.inspection.chunk_reads import Opened
@@ -48,9 +48,9 @@ def find_warnings(
         )
     if batches.dropped > _MUCH_DROPPED * batches.rows_per_epoch:
         yield (
-            f"an epoch of {batches.rows_per_epoch:,} rows drops {batches.dropped:,} "
-            "of them, which don't fill a batch; pass remainder='pad' or a smaller "
-            "batch_size"
+            f"an epoch of {count_text(batches.rows_per_epoch, 'row')} drops "
+            f"{batches.dropped:,} of them, which don't fill a batch; pass "
+            "remainder='pad' or a smaller batch_size"
         )
 
 
@@ -163,9 +163,9 @@ def _lanes(dataset: Dataset, hosts: AllHosts, opened: list[Opened]) -> Iterator[
                 "its own lanes"
             )
         yield (
-            f"each of the {blocks.lanes} lanes of the block shuffle is shared by "
-            f"{shared:.1f} hosts that read different rows of it, and they all decode "
-            f"its chunks; {remedy}"
+            f"each of the {count_text(blocks.lanes, 'lane')} of the block shuffle "
+            f"is shared by {shared:.1f} hosts that read different rows of it, and "
+            f"they all decode its chunks; {remedy}"
         )
 
 
@@ -187,7 +187,8 @@ def _mixing(dataset: Dataset, hosts: AllHosts) -> Iterator[str]:
     if lanes <= blocks.num_blocks:
         remedy = (
             f"pass lanes={lanes} to shuffle, which keeps "
-            f"{min(lanes * blocks.window, blocks.num_blocks):,} blocks open"
+            f"{count_text(min(lanes * blocks.window, blocks.num_blocks), 'block')} "
+            "open"
         )
     else:
         remedy = (
@@ -195,10 +196,11 @@ def _mixing(dataset: Dataset, hosts: AllHosts) -> Iterator[str]:
             "`loadax convert`, or shuffle rows individually: shuffle(seed)"
         )
     yield (
-        f"batches of {hosts.batch_size:,} rows draw on "
-        f"{blocks.lanes * blocks.window:,} blocks at a time: where neighbouring rows "
-        f"are alike, their contents vary {variance:.1f} times as much as those of "
-        f"random rows (as in batches of {hosts.batch_size / variance:,.0f}); {remedy}"
+        f"batches of {count_text(hosts.batch_size, 'row')} draw on "
+        f"{count_text(blocks.lanes * blocks.window, 'block')} at a time: where "
+        f"neighbouring rows are alike, their contents vary {variance:.1f} times as "
+        "much as those of random rows (as in batches of "
+        f"{hosts.batch_size / variance:,.0f}); {remedy}"
     )
 
 

@@ -206,10 +206,10 @@ class Stats:
         if self.worker_type != "remote":
             return None
         if not self.given_again and not self.read_here:
-            return f"all {self.rows:,} rows were read by the workers of remote="
+            return f"the workers of remote= read all rows ({self.rows:,})"
         return (
-            f"{self.given_again:,} tasks of remote= were given out again, and "
-            f"{self.read_here:,} of {self.rows:,} rows read here"
+            f"tasks that the workers of remote= got again: {self.given_again:,}; rows "
+            f"that this process read itself: {self.read_here:,} of {self.rows:,}"
         )
 
     def __str__(self) -> str:

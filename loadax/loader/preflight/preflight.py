@@ -8,6 +8,7 @@ import numpy as np
 
 from loadax.core.arguments import number, shown
 from loadax.core.digest import digest_values
+from loadax.core.formatting import count_text
 from loadax.core.leaf_names import unknown_leaf
 from loadax.core.spec import leaf_arrays
 from loadax.errors import ArgumentError
@@ -69,7 +70,7 @@ def preflight(
     if options.index is not None:
         folder = IndexFolder(options.index)
         known_as = _known_as(planned.portions, options)
-    check_index(folder, "preflight", f"{rows} rows")
+    check_index(folder, "preflight", count_text(rows, "row"))
     if known_as is None:
         folder = None
 

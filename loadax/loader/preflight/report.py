@@ -356,4 +356,4 @@ def _source_line(source: SourceReading) -> list[str]:
 def _slow_text(slow: SlowRows) -> str:
     if slow.rows == 1:
         return f"row {slow.first}"
-    return f"{slow.rows} rows from {slow.first} to {slow.last}"
+    return f"{count_text(slow.rows, 'row')} from {slow.first} to {slow.last}"

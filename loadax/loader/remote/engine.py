@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, final
 
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import ClosedError
 from loadax.loader.metrics.stats import usable_cores
@@ -217,8 +218,8 @@ class TaskEngine:
         silence = self._dispatcher.silence
         if silence.due():
             self._lose(
-                f"none of {len(self._dispatcher)} tasks was answered in the last "
-                f"{silence.waited:.1f} s"
+                f"none of {count_text(len(self._dispatcher), 'task')} was answered "
+                f"in the last {silence.waited:.1f} s"
             )
 
     def _check_losses(self, error: BaseException) -> None:

@@ -148,8 +148,8 @@ class Report:
 
     def __str__(self) -> str:
         masked = (
-            f"{self.stats.masked:,} of {self.stats.rows:,} rows can't be read and "
-            "are masked"
+            f"{self.stats.masked:,} of {count_text(self.stats.rows, 'row')} can't "
+            "be read and are masked"
         )
         notes = masked if self.stats.masked else None, self.stats.remote_text
         parts = self.verdict, *notes, self.look, self.hosts
@@ -356,7 +356,7 @@ def _advice(
         ),
         (
             busy > _SATURATED * cores,
-            f"; {f'all {cores} cores are' if cores > 1 else 'the only core is'} busy",
+            f"; {_all_cores(cores)} busy",
             less,
         ),
         (
@@ -379,7 +379,7 @@ def _advice(
         # A stage with hardly any CPU time does not wait for a core.
         (
             _SLEEPS < running < _WAITS and load > _CROWDED * cores,
-            f"; the {cores} cores are busy with other work too",
+            f"; {_all_cores(cores)} busy with other work too",
             "give the loader its own cores",
         ),
         (
@@ -394,12 +394,18 @@ def _advice(
         ),
         (
             workers < cores,
-            f", and the machine has {cores} cores",
+            f", and the machine has {count_text(cores, 'core')}",
             f"try num_workers={cores}",
         ),
         (True, "", less),
     )
     return next((finding, advice) for holds, finding, advice in rules if holds)
+
+
+def _all_cores(cores: int) -> str:
+    if cores == 1:
+        return "the only core is"
+    return f"all {count_text(cores, 'core')} are"
 
 
 def _storage_text(stats: Stats, seconds: float) -> str:

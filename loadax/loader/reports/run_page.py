@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from loadax.core.formatting import percent_text
+from loadax.core.formatting import count_text, percent_text
 from loadax.loader.reports.charts import charts
 from loadax.loader.reports.run_record import RunRecord
 from loadax.redaction import redact
@@ -90,7 +90,8 @@ def run_page(records: Mapping[str, RunRecord]) -> str:
     several = len(records) > 1
     drawn = charts(records)
     first = next(iter(records.values()))
-    title = f"Run of {first.numbers[0][1]} steps"
+    steps = int(first.numbers[0][1].replace(",", ""))
+    title = f"Run of {count_text(steps, 'step')}"
     body = [f"<h1>{_text(title)}</h1>"]
     for name, record in records.items():
         if several:

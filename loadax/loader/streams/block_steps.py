@@ -10,6 +10,7 @@ from typing import Any, Protocol, final
 
 from numpy.typing import NDArray
 
+from loadax.core.formatting import count_text
 from loadax.loader.streams.tickets import PieceTickets
 from loadax.protocols import Array
 from loadax.sources.stream.lane import Lane
@@ -110,7 +111,10 @@ class BlockSteps:
             if written < until
         )
         present = max(self._written) > step * self._rows_per_step
-        return present, f"lane {lane.number} ended after {lane.row} rows"
+        return (
+            present,
+            f"lane {lane.number} ended after {count_text(lane.row, 'row')}",
+        )
 
 
 def write_rows(out: NDArray[Any], begin: int, values: Array) -> None:

@@ -306,9 +306,10 @@ class OpenLanes:
                     ]
                 there = first + len(wanted)
                 if there < end:
+                    reads = count_text(lane.row, "row")
                     ends[index] = (
                         np.arange(there, end),
-                        f"lane {lane.number} ended after {lane.row} rows",
+                        f"lane {lane.number} ended after {reads}",
                     )
             reached = end
             if out is None:
@@ -408,8 +409,9 @@ class OpenLanes:
             self._lanes[number] = self.source.lane(number, self._epochs, state)
             if row - state.row > _MOST_SKIPPED:
                 what = (
-                    f"lane {number} would have to read {row - state.row} rows to "
-                    "skip them, which takes days"
+                    f"lane {number} would have to read "
+                    f"{count_text(row - state.row, 'row')} to skip them, which "
+                    "takes days"
                 )
                 raise StateError(
                     f"{what}; pass a state of get_state() of this run, or an earlier "

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import get_args
 
 from loadax.core.arguments import choice
+from loadax.core.formatting import count_text
 from loadax.dataset import Dataset
 from loadax.errors import ArgumentError, UnsupportedError
 from loadax.loader.options import LoaderOptions, StreamOptions
@@ -61,10 +62,10 @@ def with_streams(
             stream.origin.call for _, stream in streams_in(dataset.source)
         ).replace("…", str(smallest))
         raise ArgumentError(
-            f"remainder={remainder!r}: a batch of {smallest} rows has none of some "
-            f"of the {lanes} lanes, so it does not tell whether all lanes have "
-            "ended; pass remainder='drop', a batch_size of at least the number of "
-            f"lanes, or fewer lanes: {call}"
+            f"remainder={remainder!r}: a batch of {count_text(smallest, 'row')} has "
+            f"none of some of the {count_text(lanes, 'lane')}, so it does not tell "
+            "whether all lanes have ended; pass remainder='drop', a batch_size of "
+            f"at least the number of lanes, or fewer lanes: {call}"
         )
     return replace(
         options, streams=StreamOptions(None if endless else num_epochs, remainder)

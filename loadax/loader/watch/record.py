@@ -11,7 +11,7 @@ import numpy as np
 from loadax import seeds
 from loadax.core import version
 from loadax.core.fingerprint import fingerprint
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.core.tree import flatten
 from loadax.loader.assembly.host_shard import HostShard
 from loadax.loader.batch_spec import BatchSpec
@@ -53,6 +53,7 @@ def run_record(
     options = pipeline.options
     dataset = pipeline.whole.dataset
     mesh = shard.mesh
+    left_out = count_text(len(options.quarantine), "row")
     if isinstance(mesh, PlannedMesh):
         devices = []
     else:
@@ -67,7 +68,7 @@ def run_record(
             for start, *weights in order.weights
         ],
         "dataset": [*texts_of(order, 0, 0), hash_of(dataset.order_facts)],
-        "quarantine": f"{len(options.quarantine)} rows ({hash_of(options.quarantine.tolist())})",
+        "quarantine": f"{left_out} ({hash_of(options.quarantine.tolist())})",
         "batch_size": [f"{size}{_from(step)}" for step, size in plan.schedule],
         "leaves of a batch": [
             f"{_leaves(form.host_batch)}{_from(step)}"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
-from loadax.core.formatting import percent_text
+from loadax.core.formatting import count_text, percent_text
 from loadax.core.key_value import KeyValueStore
 
 # Seconds without a new status after which a host counts as silent.
@@ -54,10 +54,10 @@ def slowest_text(hosts: Mapping[int, HostStatus]) -> str:
     )
     late = max(status.step for status in hosts.values()) - slowest.step
     return (
-        f"of {len(hosts)} hosts, process {process} waits longest: "
+        f"of {count_text(len(hosts), 'host')}, process {process} waits longest: "
         f"{percent_text(slowest.waited)} of the time, the others at most "
         f"{percent_text(others[-1][1].waited)}; it is at step {slowest.step}"
-        + (f", {late} steps behind the first" if late > 1 else "")
+        + (f", {count_text(late, 'step')} behind the first" if late > 1 else "")
     )
 
 

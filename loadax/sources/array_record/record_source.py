@@ -7,7 +7,7 @@ import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
 from loadax.core.casting import fill_value
-from loadax.core.formatting import with_article
+from loadax.core.formatting import count_text, with_article
 from loadax.errors import ArgumentError, LeafError, SourceError
 from loadax.files.files import Files
 from loadax.protocols import (
@@ -122,9 +122,10 @@ class PaddedRecords(_Records):
         if not self._truncate and len(rows) and lengths.max() > self._pad_to:
             worst = int(np.argmax(lengths))
             raise LeafError(
-                f"{self._files.name(int(rows[worst]))} has {lengths[worst]} entries, "
-                f"more than {self._pad_to}, the length of padded rows; pass a larger "
-                "length, or truncate=True to drop the excess entries"
+                f"{self._files.name(int(rows[worst]))} has "
+                f"{count_text(lengths[worst], 'entry', 'entries')}, more than "
+                f"{self._pad_to}, the length of padded rows; pass a larger length, "
+                "or truncate=True to drop the excess entries"
             )
         if length is not None:
             length[...] = np.minimum(lengths, self._pad_to)
@@ -208,7 +209,8 @@ class RecordSource(_Records):
         if len(wrong):
             row = int(rows[wrong[0]])
             raise LeafError(
-                f"{self._files.name(row)} has {lengths[wrong[0]]} entries and row "
+                f"{self._files.name(row)} has "
+                f"{count_text(lengths[wrong[0]], 'entry', 'entries')} and row "
                 f"{rows[0]} has {expected}: the rows are ragged; pad them with "
                 ".pad(length), crop them in a map, or pack them with .pack(seq_len)"
             )
@@ -240,9 +242,10 @@ def _entries(
     if left.any():
         wrong = int(np.flatnonzero(left)[0])
         raise SourceError(
-            f"{files.name(int(rows[wrong]))} has {sizes[wrong]} bytes, not a "
-            f"multiple of {dtype.itemsize}, the size of {with_article(str(dtype))} "
-            "entry; check dtype=, or decode the records in a map if they are encoded"
+            f"{files.name(int(rows[wrong]))} has "
+            f"{count_text(sizes[wrong], 'byte')}, not a multiple of "
+            f"{dtype.itemsize}, the size of {with_article(str(dtype))} entry; check "
+            "dtype=, or decode the records in a map if they are encoded"
         )
     return lengths
 

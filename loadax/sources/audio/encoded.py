@@ -85,9 +85,8 @@ class EncodedAudio:
             )
         if not is_simple(sound.rate, rate):
             raise SoundError(
-                f"it has {sound.rate} samples a second, and the ratio of rate="
-                f"{rate} to that is not one of small numbers; pass a common rate, "
-                "such as 16000"
+                f"its rate is {sound.rate} Hz, and the ratio of rate={rate} to that is "
+                "not one of small numbers; pass a common rate, such as 16000"
             )
         length = sound.frames * rate // sound.rate
         start = clip_start(self.clip, length, samples or length, rng)
@@ -100,8 +99,8 @@ class EncodedAudio:
     def unequal(self, found: tuple[int, ...], first: tuple[int, ...]) -> str:
         """Tells that a clip has another shape than the first one, after its name."""
         return (
-            f"has {found[0]} samples, but the first has {first[0]}; pass seconds= to "
-            "decode_audio, or pad or pack the leaf"
+            f"has {count_text(found[0], 'sample')}, but the first has {first[0]}; "
+            "pass seconds= to decode_audio, or pad or pack the leaf"
         )
 
 

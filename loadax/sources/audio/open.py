@@ -134,22 +134,22 @@ def _check(
     """
     if number not in (None, own_channels):
         raise SourceError(
-            f"{location} has {count_text(own_channels, 'channel')}, and others have "
-            f"{number}; pass channels='mono' to have the mean of the channels of each, or files of "
-            "equal ones",
+            f"{location} has {count_text(own_channels, 'channel')}, and others "
+            f"have {number}; pass channels='mono' to have the mean of the channels "
+            "of each, or files of equal ones",
             argument="channels",
         )
     if own_rate != wanted and rate is None:
         raise SourceError(
-            f"{location} has {own_rate} samples a second, and others have {wanted}; "
+            f"{location} has a rate of {own_rate} Hz, and others have {wanted} Hz; "
             f"pass rate={wanted} to convert all to that",
             argument="rate",
         )
     if not is_simple(own_rate, wanted):
         raise ArgumentError(
-            f"rate={wanted}: {location} has {own_rate} samples a second, and the ratio "
-            "of the two is not one of small numbers; pass a common rate, such as 16000, "
-            "22050 or 48000"
+            f"rate={wanted}: {location} has a rate of {own_rate} Hz, and the ratio "
+            "of the two is not one of small numbers; pass a common rate, such as "
+            "16000, 22050 or 48000"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadax.core.formatting import count_text
 from loadax.files.byte_ranges import FileInfo
 from loadax.files.files import check_unchanged
 from loadax.protocols import Integers
@@ -219,6 +220,7 @@ def checked(samples: Samples, start: int, stop: int) -> Samples:
     """
     if len(samples) < stop - start:
         raise SoundError(
-            f"it ends after {start + len(samples)} samples, though it says more"
+            f"it ends after {count_text(start + len(samples), 'sample')}, though it "
+            "says more"
         )
     return samples

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.protocols import ArraySpec, Boxes, Integers, Location, Outputs, Tree
 from loadax.sources.audio.clip import ClipForm
@@ -55,10 +56,8 @@ class AudioSource(BaseSource):
     def __repr__(self) -> str:
         files = self._files.locations
         more = f" and {len(files) - 1} more" * (len(files) > 1)
-        return (
-            f"clips of {self._samples} samples at {self._form.rate} Hz of "
-            f"{files[0]}{more}"
-        )
+        length = count_text(self._samples, "sample")
+        return f"clips of {length} at {self._form.rate} Hz of {files[0]}{more}"
 
     @property
     def files(self) -> Sequence[str]:

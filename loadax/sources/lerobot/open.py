@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import entries, integer, path as checked_path
+from loadax.core.formatting import count_text
 from loadax.core.spec import flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import ArgumentError, SourceError
@@ -153,9 +154,11 @@ def _firsts(
             episode = int(episodes[wrong][0])
             raise SourceError(
                 f"{frames.videos[file]}: episode {episode} is from {begins[episode]:.3f} "
-                f"to {ends[episode]:.3f} s, {lengths[episode]} frames, and the video has "
-                f"{stop - first} frames, the last at {seconds[stop - 1]:.3f} s; download "
-                f"the folder again, or leave the camera out: cameras="
+                f"to {ends[episode]:.3f} s, "
+                f"{count_text(lengths[episode], 'frame')}, and the video has "
+                f"{count_text(stop - first, 'frame')}, the last at "
+                f"{seconds[stop - 1]:.3f} s; download the folder again, or leave "
+                "the camera out: cameras="
                 f"{[other for other in found.cameras if other != name]}"
             )
     return firsts

@@ -7,6 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from loadax.core.arguments import MOST_POSITIONS
+from loadax.core.formatting import count_text
 from loadax.core.spec import own, spec_of, stack
 from loadax.core.user_object import UserObject
 from loadax.errors import ArgumentError, LeafError, SourceError
@@ -88,7 +89,7 @@ class GrainSource(BaseSource):
         rows = check_rows(visits.rows, self._length)
         if _epoch_length(self._dataset) != self._length:
             raise SourceError(
-                f"the Grain dataset had {self._length} rows and has "
+                f"the Grain dataset had {count_text(self._length, 'row')} and has "
                 f"{_epoch_length(self._dataset)} now; open it again"
             )
         if self._cut and visits.epochs.any():

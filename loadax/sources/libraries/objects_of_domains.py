@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.protocols import Source, Tree
 from loadax.sources.arrays import ArraySource
@@ -43,7 +44,8 @@ def _columns_of_astropy(data: Any) -> Tree:
         masked = np.sum(getattr(data[name], "mask", 0))
         if masked:
             raise SourceError(
-                f"column {name!r} of the Table has {masked} masked entries; fill them: "
+                f"column {name!r} of the Table has "
+                f"{count_text(masked, 'masked entry', 'masked entries')}; fill them: "
                 "loadax.as_dataset(data.filled(0))"
             )
     return {name: np.asarray(data[name]) for name in data.colnames}

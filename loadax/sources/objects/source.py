@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.files.byte_ranges import ByteRange, KnownFiles
 from loadax.files.files import Files
 from loadax.files.paths import is_remote
@@ -49,7 +50,7 @@ class WholeFileSource(BaseSource):
         return len(self._locations)
 
     def __repr__(self) -> str:
-        return f"{len(self)} files"
+        return count_text(len(self), "file")
 
     @property
     def known_files(self) -> KnownFiles:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, SourceError
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
@@ -256,8 +256,8 @@ def select_columns(
             raise SourceError(
                 f"row {row}, {locations[shard]}, byte {arrays['begins'][first]}: the "
                 f"example {key!r} has no file with the extension {name!r}, which "
-                f"{len(rows)} of {count} examples have; write it again, or pass "
-                f"columns= with extensions that all have: {complete}",
+                f"{len(rows)} of {count_text(count, 'example')} have; write it "
+                f"again, or pass columns= with extensions that all have: {complete}",
                 argument="columns",
             )
         if len(members) == count:

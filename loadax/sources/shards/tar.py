@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError, UnsupportedError
 from loadax.files.compression import compression_of
 from loadax.sources.file_index import Scan
@@ -96,7 +97,8 @@ def scan_members(
                     raise _damaged(
                         location,
                         at,
-                        f"{what} takes {length} bytes, and {_LONGEST} is the most",
+                        f"{what} takes {count_text(length, 'byte')}, and {_LONGEST} "
+                        "is the most",
                     )
                 content = bytes(view[place + _BLOCK : place + _BLOCK + length])
                 if len(content) < length:

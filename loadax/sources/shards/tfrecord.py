@@ -82,7 +82,7 @@ class TFRecordSource(BaseSource):
 
     def __repr__(self) -> str:
         return (
-            f"{len(self)} records in "
+            f"{count_text(len(self), 'record')} in "
             f"{count_text(len(self.addresses), 'TFRecord file')}"
         )
 

@@ -136,7 +136,7 @@ class WebDatasetSource(BaseSource):
 
     def __repr__(self) -> str:
         return (
-            f"{len(self)} examples ({', '.join(self._decoders)}) in "
+            f"{count_text(len(self), 'example')} ({', '.join(self._decoders)}) in "
             f"{count_text(len(self.addresses), 'tar file')}"
         )
 

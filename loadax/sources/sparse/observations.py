@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from loadax.core.formatting import some
+from loadax.core.formatting import count_text, some
 from loadax.errors import ArgumentError, LeafTypeError, SourceError
 from loadax.protocols import Array
 from loadax.sources.frame_columns import column_array
@@ -45,8 +45,8 @@ def read_observations(
             count = np.count_nonzero(missing)
             if count and nulls is None:
                 raise SourceError(
-                    f"obs[{name!r}] has no category in {count} rows; pass nulls=-1, or "
-                    "another code for these"
+                    f"obs[{name!r}] has no category in {count_text(count, 'row')}; "
+                    "pass nulls=-1, or another code for these"
                 )
             if nulls is not None:
                 column = np.where(missing, np.int32(nulls), column.astype(np.int32))

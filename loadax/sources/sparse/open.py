@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadax.core.arguments import entries, integer, path, text
-from loadax.core.formatting import some, type_text
+from loadax.core.formatting import count_text, some, type_text
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.paths import local_path
 from loadax.protocols import Integers
@@ -80,7 +80,7 @@ def _open_rows(
         if column.shape[:1] != (rows,):
             raise ArgumentError(
                 f"obs[{key!r}] is {column.dtype}{list(column.shape)}, but {name} has "
-                f"{rows} rows; pass one entry a row"
+                f"{count_text(rows, 'row')}; pass one entry a row"
             )
     if arrays is None:
         source = open_tree({DENSE: matrix, **columns})
@@ -204,11 +204,12 @@ def _check_bounds(
 ) -> None:
     fits = bounds.shape == (rows + 1,) and bounds[0] == 0 and bounds[-1] <= indices
     if indices != values:
-        problem = f"{indices} indices and {values} values"
+        columns = count_text(indices, "index", "indices")
+        problem = f"{columns} and {count_text(values, 'value')}"
     elif not fits or (np.diff(bounds) < 0).any():
         problem = (
-            f"an indptr of {bounds.size} entries that does not ascend from 0 to at most "
-            f"{indices} in {rows} rows"
+            f"an indptr of {count_text(bounds.size, 'entry', 'entries')} that does "
+            f"not ascend from 0 to at most {indices} in {count_text(rows, 'row')}"
         )
     else:
         return

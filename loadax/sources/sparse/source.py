@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.core.spec import split_rows
 from loadax.errors import SourceError
 from loadax.protocols import Array, ArraySpec, Integers, Location, Tree, Visits
@@ -67,7 +68,8 @@ class SparseSource(BaseSource):
         )
 
     def __repr__(self) -> str:
-        return f"{self.name}, {self.bounds[-1]} entries in {self.columns} columns"
+        entries = count_text(self.bounds[-1], "entry", "entries")
+        return f"{self.name}, {entries} in {count_text(self.columns, 'column')}"
 
     def __reduce__(self) -> Any:
         # another process has chunks of its own

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from loadax.core.arguments import shown
+from loadax.core.formatting import count_text
 from loadax.core.spec import check_leaves, flatten_spec
 from loadax.core.tree import Structure, flatten
 from loadax.errors import LeafError
@@ -52,7 +53,7 @@ def rows_of_block(block: Any, name: str) -> tuple[list[Array], Structure]:
         if len(leaf) != len(leaves[0]):
             first = structure.paths[0]
             raise LeafError(
-                f"{subject} has {len(leaf)} rows, but leaf {first} has "
+                f"{subject} has {count_text(len(leaf), 'row')}, but leaf {first} has "
                 f"{len(leaves[0])}; yield leaves of one length"
             )
     return [np.asanyarray(leaf) for leaf in leaves], structure

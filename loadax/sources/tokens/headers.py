@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.files import Files
@@ -67,7 +68,9 @@ def read_token_headers(
             (last,) = files.read([ByteRange(location, end, end + 4)])
             if int.from_bytes(last, "little") == size:
                 raise _refusal(
-                    location, "litdata or Mosaic's Streaming", f"of {count} samples"
+                    location,
+                    "litdata or Mosaic's Streaming",
+                    f"of {count_text(count, 'sample')}",
                 )
     return headers
 
@@ -83,7 +86,8 @@ def _llm_c(location: str, start: bytes, size: int) -> TokenHeader | None:
         raise _refusal(
             location,
             "llm.c",
-            f"{magic}, version {version}, {count} entries, in a file of {size} bytes",
+            f"{magic}, version {version}, {count_text(count, 'entry', 'entries')}, "
+            f"in a file of {count_text(size, 'byte')}",
         )
     return TokenHeader(dtype, _LLM_C.size)
 
@@ -104,8 +108,8 @@ def _litgpt(location: str, start: bytes, size: int) -> TokenHeader | None:
         or (size - header.begin) % chunk
     ):
         what = (
-            f"LITPKDS, version {version}, dtype {code}, chunks of {count} tokens, in "
-            f"a file of {size} bytes"
+            f"LITPKDS, version {version}, dtype {code}, chunks of "
+            f"{count_text(count, 'token')}, in a file of {count_text(size, 'byte')}"
         )
         raise _refusal(location, "lit-gpt", what)
     return header

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.files.byte_ranges import ByteRange
 from loadax.files.files import Files
@@ -74,8 +75,8 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     needed = pointers_end + 8 * documents * grouped
     if files.sizes([location])[0] < needed:
         what = (
-            f"{sequences} sequences and {documents} document indices take {needed} "
-            "bytes"
+            f"{count_text(sequences, 'sequence')} and {documents} document indices "
+            f"take {count_text(needed, 'byte')}"
         )
         raise SourceError(f"{location}: the file is cut short: {what}; copy it again")
     lengths = np.frombuffer(_read(files, location, size, lengths_end), "<i4")
@@ -92,10 +93,10 @@ def read_index(files: Files, location: str) -> MegatronIndex:
     if len(damaged):
         wrong = int(damaged[0])
         raise SourceError(
-            f"{location}: sequence {wrong} has {lengths[wrong]} tokens and begins at "
-            f"byte {pointers[wrong]}, expected byte "
-            f"{begins[wrong] * dtype.itemsize}, the end of the previous one; the "
-            "file is damaged: write it again"
+            f"{location}: sequence {wrong} has "
+            f"{count_text(lengths[wrong], 'token')} and begins at byte "
+            f"{pointers[wrong]}, expected byte {begins[wrong] * dtype.itemsize}, "
+            "the end of the previous one; the file is damaged: write it again"
         )
     if (
         not documents

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from loadax.core.formatting import type_text
+from loadax.core.formatting import count_text, type_text
 from loadax.core.tree import flatten, map_leaves
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.files import Files, files_with_cache
@@ -56,7 +56,7 @@ class DocumentSource(BaseSource):
         )
 
     def __repr__(self) -> str:
-        return f"documents in {len(self._flats[0])} entries"
+        return f"documents in {count_text(len(self._flats[0]), 'entry', 'entries')}"
 
     def read(self, rows: Integers) -> Tree:
         """Reads and stacks the documents at `rows`.
@@ -243,7 +243,7 @@ def _bounds(offsets: Any, total: int) -> Integers:
             down = ""
         what = (
             f"the offsets go from {bounds[0]} to {bounds[-1]}{down}, but the data "
-            f"has {total} entries"
+            f"has {count_text(total, 'entry', 'entries')}"
         )
         raise SourceError(
             f"{what}; pass offsets that ascend from 0 to {total}, one more than "

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadax.core.arguments import dtype as checked_dtype
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import ArgumentError, SourceError
 from loadax.files.byte_ranges import no_such_file
@@ -182,10 +183,11 @@ def _indexed_file(files: Files, location: str, index: str) -> TokenFile:
         )
     (stored,) = files.sizes([location])
     if stored != size:
-        described = f"{size} bytes ({parsed.tokens} tokens of {parsed.dtype})"
+        tokens = count_text(parsed.tokens, "token")
+        described = f"{count_text(size, 'byte')} ({tokens} of {parsed.dtype})"
         raise SourceError(
-            f"{location} has {stored} bytes instead of {described}, as {index} says; "
-            "copy both again"
+            f"{location} has {count_text(stored, 'byte')} instead of {described}, "
+            f"as {index} says; copy both again"
         )
     return TokenFile(FileSpan(location, 0, size), parsed.dtype, index)
 
@@ -213,8 +215,8 @@ def _plain_files(
             )
         if size % dtype.itemsize:
             what = (
-                f"{location}: its size of {size} bytes is not a multiple of "
-                f"{dtype.itemsize}, that of {dtype}"
+                f"{location}: its size of {count_text(size, 'byte')} is not a "
+                f"multiple of {dtype.itemsize}, that of {dtype}"
             )
             raise SourceError(f"{what}; check dtype=, or copy the file again")
         entries.append(TokenFile(FileSpan(location, 0, size), dtype))

@@ -7,6 +7,7 @@ import numpy as np
 
 from loadax.core.arguments import flag, integer
 from loadax.core.array_parts import indices
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.files.files import files_with_cache
 from loadax.files.remote_ranges import Wanted
@@ -123,8 +124,8 @@ class TokenSource(BaseSource):
         self._length = max(0, (len(tokens) - seq_len - 1) // stride + 1)
         if not self._length:
             what = (
-                f"{_named(tokens)}: {len(tokens)} tokens are less than one row of "
-                f"seq_len + 1 = {seq_len + 1}"
+                f"{_named(tokens)}: {count_text(len(tokens), 'token')} are less "
+                f"than one row of seq_len + 1 = {seq_len + 1}"
             )
             raise SourceError(f"{what}; pass a smaller seq_len, or more files")
         shifted = [TokenLeaf("inputs", 0, seq_len), TokenLeaf("targets", 1, seq_len)]

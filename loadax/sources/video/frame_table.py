@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.kept.index_folder import Entry, check_array
 from loadax.protocols import Integers
 from loadax.sources.file_index import (
@@ -127,7 +128,9 @@ def read_packets(container: Any) -> Entry:
                 if packet.is_corrupt:
                     reason = f"the packet of frame {len(times) - 1} is damaged"
     except FFmpegError as error:
-        reason = f"it ends after {len(times)} frames: {error_text(error)}"
+        reason = (
+            f"it ends after {count_text(len(times), 'frame')}: {error_text(error)}"
+        )
     if None in times:
         return packets_entry(
             reason="frames have no time at which they are shown; write it again as "
@@ -136,7 +139,8 @@ def read_packets(container: Any) -> Entry:
     said = _stated_seconds(stream)
     seconds = float((np.ptp(times or [0]) + 1.5 * max(durations)) * base)
     if len(times) < stream.frames:
-        reason = f"it is cut short: {len(times)} of {stream.frames} frames are there"
+        frames = count_text(stream.frames, "frame")
+        reason = f"it is cut short: {len(times)} of {frames} are there"
     elif said > seconds + _ROUNDING:
         reason = f"it is cut short: {seconds:.2f} of {said:.2f} seconds are there"
     ticks = (base.numerator, base.denominator)

@@ -100,7 +100,7 @@ class ChunkCache(WrapperSource):
         self._before = 0
 
     def __repr__(self) -> str:
-        return f"{self._source!r}, {self._slots} chunks open"
+        return f"{self._source!r}, open chunks: {self._slots}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An empty cache of the same size in another process.

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from loadax.core.formatting import count_text
 from loadax.errors import SourceError
 from loadax.files.byte_stream import FileSpan, MappedSegments
 from loadax.protocols import Array, Columns, Integers, Location
@@ -87,7 +88,8 @@ class MappedChunks:
             ) from error
         if size != expected:
             raise SourceError(
-                f"{named} has {size} bytes instead of {expected}; copy it again"
+                f"{named} has {count_text(size, 'byte')} instead of {expected}; "
+                "copy it again"
             )
         self._checked.add(chunk)
 

@@ -171,7 +171,7 @@ def test_channels(tmp_path: Path) -> None:
 def test_rates(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.wav", noise(1000), 8000)
     write_audio(tmp_path / "b.wav", noise(1000), 16000)
-    with pytest.raises(SourceError, match=r"b.wav has 16000 samples a second, and others have 8000; pass rate=8000"):
+    with pytest.raises(SourceError, match=r"b.wav has a rate of 16000 Hz, and others have 8000 Hz; pass rate=8000"):
         loadax.from_audio(tmp_path, 0.05)
     assert len(loadax.from_audio(tmp_path, 0.05, rate=8000)) == 2 + 1
     with pytest.raises(ArgumentError, match=r"rate=7919: .*a.wav has 8000 .* pass a common rate, such as 16000"):

@@ -213,13 +213,13 @@ def test_lists_that_happen_to_be_alike_are_batches_and_others_name_their_row() -
 @pytest.mark.parametrize(
     ("shape", "rows", "message"),
     [
-        ((2, 4), [[[1, 2, 3], [4, 5, 6]]], "int16[2, 4] has 3 entries in dimension 1, not 4"),
-        ((None, 2), [[[1, 2, 3], [4, 5, 6]]], "int16[2] has 3 entries in dimension 0, not 2"),
+        ((2, 4), [[[1, 2, 3], [4, 5, 6]]], "dimension 1 of an array of int16[2, 4] is 3, not 4"),
+        ((None, 2), [[[1, 2, 3], [4, 5, 6]]], "dimension 0 of an array of int16[2] is 3, not 2"),
         # As many numbers as arrays of the shape would have.
-        ((1, 4), [[[1, 2, 3]], [[1, 2, 3, 4, 5]]], "int16[1, 4] has 3 entries in dimension 1, not 4"),
-        ((2, 2), [[[1, 2, 3, 4]], [[1], [2], [3, 4]]], "int16[2, 2] has 1 entries in dimension 0, not 2"),
-        ((None, 2), [[[1, 2, 3], [4]]], "int16[2] has 3 entries in dimension 0, not 2"),
-        ((1, 4), [[[True] * 3], [[True] * 5]], "bool[1, 4] has 3 entries in dimension 1, not 4"),
+        ((1, 4), [[[1, 2, 3]], [[1, 2, 3, 4, 5]]], "dimension 1 of an array of int16[1, 4] is 3, not 4"),
+        ((2, 2), [[[1, 2, 3, 4]], [[1], [2], [3, 4]]], "dimension 0 of an array of int16[2, 2] is 1, not 2"),
+        ((None, 2), [[[1, 2, 3], [4]]], "dimension 0 of an array of int16[2] is 3, not 2"),
+        ((1, 4), [[[True] * 3], [[True] * 5]], "dimension 1 of an array of bool[1, 4] is 3, not 4"),
     ],
 )
 def test_arrays_of_another_shape_than_their_type_says(shape: Any, rows: Any, message: str) -> None:

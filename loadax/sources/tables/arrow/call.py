@@ -107,5 +107,5 @@ def refuse_repeated(names: Sequence[str], within: str = "") -> None:
         else:
             of = ""
         raise SourceError(
-            f"{count} columns{of} are called {name!r}; give each its own name"
+            f"several columns{of} are called {name!r}; give each its own name"
         )

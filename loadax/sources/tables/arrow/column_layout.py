@@ -35,9 +35,9 @@ def check_shape(array: Any, spec: ArraySpec) -> None:
     if wrong is not None:
         dimension, size = wrong
         raise SourceError(
-            f"an array of {spec.dtype}{list(spec.shape)} has {size} entries in "
-            f"dimension {dimension}, not {spec.shape[dimension]}; write the dataset "
-            "with the shape that its rows have"
+            f"dimension {dimension} of an array of {spec.dtype}{list(spec.shape)} is "
+            f"{size}, not {spec.shape[dimension]}; write the dataset with the shape "
+            "that its rows have"
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from loadax.core.arguments import integer
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import ArgumentError
 from loadax.protocols import Tree
@@ -48,8 +49,8 @@ def open_huggingface_stream(
             lanes = lanes_of(shards)
     elif integer("lanes", lanes, 1) > shards:
         raise ArgumentError(
-            f"lanes={lanes}: the stream has {shards} shards, one or more a lane; "
-            f"pass {shards} or fewer"
+            f"lanes={lanes}: the stream has {count_text(shards, 'shard')}, one or "
+            f"more a lane; pass {shards} or fewer"
         )
     if columns is not None:
         given = [columns] if isinstance(columns, str) else columns

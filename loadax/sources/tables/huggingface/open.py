@@ -62,8 +62,9 @@ def open_huggingface(
         else:
             leave_out = ""
         raise SourceError(
-            f"{found} in {len(data)} rows, which an array can't hold; fill them with "
-            f"data.map, or drop their rows with data.filter{leave_out}"
+            f"{found} in {count_text(len(data), 'row')}, which an array can't hold; "
+            "fill them with data.map, or drop their rows with "
+            f"data.filter{leave_out}"
         )
     return open_columns(data, names)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import SourceError
 from loadax.files.files import Files, files_with_cache
@@ -463,7 +464,8 @@ def _infer(all_lines: _Lines, rows: Any = None) -> _Types:
                 "%s can't be read%s; reading such a row is an error: correct the "
                 "line, or leave it out",
                 where(first),
-                f", nor {whole.count(False) - 1} more of {len(whole)} lines"
+                f", nor {whole.count(False) - 1} more of "
+                f"{count_text(len(whole), 'line')}"
                 if whole.count(False) > 1
                 else "",
             )

@@ -379,7 +379,7 @@ def test_columns_that_are_not_there_are_refused(opened: Any, columns: Any, messa
 
 def test_two_members_of_one_name() -> None:
     struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(SourceError, match=r"2 columns of 'x' are called 'a'; give each its own name"):
+    with pytest.raises(SourceError, match=r"several columns of 'x' are called 'a'; give each its own name"):
         loadax.from_arrow(pa.table({"x": struct}))
 
 

@@ -186,6 +186,6 @@ def test_columns_of_one_name_are_refused_before_their_categories_are_read(tmp_pa
     )
     parquet.write_table(table, tmp_path / "x.parquet")
     for columns in (None, "x"):
-        with pytest.raises(SourceError, match="2 columns are called 'x'; give each its own name"):
+        with pytest.raises(SourceError, match="several columns are called 'x'; give each its own name"):
             loadax.from_parquet(tmp_path, columns=columns)
     assert loadax.from_parquet(tmp_path, columns="y").read([1])["y"].tolist() == [4]

@@ -415,7 +415,7 @@ def test_odd_headers_end_in_a_named_error_or_are_read(header: bytes, tmp_path: P
 def test_names_of_columns_that_can_not_be_used(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("a,a\n1,2\n")
-    with pytest.raises(SourceError, match=rf"2 columns of '{path}' are called 'a'; give each its own name"):
+    with pytest.raises(SourceError, match=rf"several columns of '{path}' are called 'a'; give each its own name"):
         loadax.from_csv(path)
     path.write_bytes("é\n1\n".encode("latin-1"))
     with pytest.raises(SourceError, match=rf"{path}: 'utf-8' codec can't decode byte 0xe9.*; write the file in UTF-8"):
