@@ -123,14 +123,10 @@ def _restored(
             f"{state['position']}, or resume from a state at such a position"
         )
     skipped = state.get("skipped", [])
-    here = skipped_ranges(plan, whole_step)
-    if skipped != here:
-        raise StateError(
-            f"the state's 'skipped' is {skipped!r}, but this loader skips {here!r} "
-            "before it (from epoch and position to epoch and position); skip() the "
-            "same steps before the state as the saved run, and otherwise only later "
-            "ones"
-        )
+    if skipped != skipped_ranges(plan, whole_step):
+        from loadax.loader.other_skips import other_skips
+
+        raise other_skips(plan, order.dataset, skipped, whole_step)
     if order.contents is not None:
         order.contents.check(state)
     return plan.skips.left(whole_step)

@@ -180,7 +180,7 @@ def step_that_would_take_days(case: Case) -> None:
             assert next(batches)["x"].shape == (8,)
 
 
-@follows("skip() the same steps before the state as the saved run, and otherwise only later ones")
+@follows("pass the state to loader.skip([…]), of the loader without skip(), and skip others only from step … on")
 def state_of_a_run_that_skipped(case: Case) -> None:
     skipping = loader_of().skip(range(1, 3))
     state = state_at(skipping, 2)
@@ -188,6 +188,15 @@ def state_of_a_run_that_skipped(case: Case) -> None:
         pass
     check_resumes(loader_of().skip(range(1, 3)), state, 2)
     check_resumes(loader_of().skip(range(1, 3)).skip(range(4, 5)), state, 2)
+
+
+@follows("pass the state to the loader without skip(), or skip only steps from … on")
+def state_of_a_run_that_skipped_nothing(case: Case) -> None:
+    state = state_at(loader_of(), 3)
+    with case.refused(StateError), loader_of().skip(1).iterate(start=state):
+        pass
+    check_resumes(loader_of(), state, 3)
+    check_resumes(loader_of().skip(range(4, 5)), state, 3)
 
 
 @follows("pass it to loader.lease()")

@@ -233,10 +233,10 @@ def test_what_will_be_skipped_may_be_changed_and_what_was_skipped_may_not() -> N
             assert batches.step == 21
     assert values(careful.skip(range(21, 30)), after, 1) == [loader.rows(40).tolist()]
     for other in (loader, loader.skip(range(20, 29)), loader.skip([5, *range(20, 30)])):
-        message = r"the state's 'skipped' is \[\[0, 80, 0, 120\]\], but this loader skips .*; skip\(\) the same steps"
+        message = r"before step 31, the saved run skipped steps 20 to 29, .*; pass the state to loader.skip\("
         with pytest.raises(StateError, match=message):
             other.iterate(after)
-    with pytest.raises(StateError, match=r"'skipped' is \[\], but this loader skips \[\[0, 80, 0, 84\]\] before it"):
+    with pytest.raises(StateError, match=r"skipped none, .* only this loader skips step 20, whose first row"):
         careful.iterate(states(loader, 21))
     with careful.iterate(5) as batches:
         batches.set_state(after)
@@ -251,8 +251,30 @@ def test_a_state_of_a_run_with_skips_is_good_for_other_batch_sizes() -> None:
     with large.iterate(state) as batches:
         assert batches.step == 50
         assert np.asarray(next(batches)["x"]).tolist() == [*small.rows(100), *small.rows(101)]
-    with pytest.raises(StateError, match="the state's 'skipped' is"):
+    with pytest.raises(StateError, match=r"skipped steps 45 to 54, and .* only this loader skips step 44, whose first"):
         loader_of(line(400).shuffle(3), 8, num_epochs=2).skip(range(44, 54)).iterate(state)
+
+
+def test_other_skips_name_the_row_with_its_dataset_and_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(80))
+    web = from_npy({"x": str(tmp_path / "x.npy")})
+    data = mix({"web": web, "code": line(80)}, [1, 1], seed=0)
+    careful = loader_of(data, 4).skip([3, 7, *range(9, 12)])
+    with pytest.raises(StateError) as caught:
+        loader_of(data, 4).iterate(states(careful, 8))
+    (record,) = [one for one in loader_of(data, 4).trace(3) if one.position == 0]
+    file = f" ({tmp_path}/x.npy)" if record.dataset == "web" else ""
+    assert f"step 3, whose first row is row {record.row} of {record.dataset!r}{file}, of epoch 0" in str(caught.value)
+    assert "skipped steps 3, 7, 9 to 11, and" in str(caught.value)
+    assert ".skip([range(3, 4), range(7, 8), range(9, 12)])" in str(caught.value)
+
+
+@pytest.mark.parametrize("skipped", [7, [[0, 4]], [[0, 4, 0, "8"]], [[0, 6, 0, 8]], [[0, 4, 0, 7]], [[0, 400, 0, 402]]])
+def test_skipped_positions_that_are_not_steps_are_refused(skipped: Any) -> None:
+    loader = loader_of(line(400), 4)
+    state = {**states(loader, 9), "skipped": skipped}
+    with pytest.raises(StateError, match=r"'skipped' is .*, which are not steps of batch_size=4; pass the batch_size"):
+        loader.iterate(state)
 
 
 def test_endless_runs_and_schedules_skip_too() -> None:
