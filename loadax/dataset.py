@@ -169,9 +169,7 @@ class Dataset:
             return "step-scheduled rows"
         if self.order.size >= MOST_POSITIONS:
             return "endless rows"
-        if len(self) == 1:
-            return "1 row"
-        return f"{len(self)} rows"
+        return count_text(len(self), "row")
 
     if not TYPE_CHECKING:  # type checkers must still report misspelt names
         __getattr__ = missing_attribute

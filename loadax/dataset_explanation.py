@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, final
 
 from loadax.core.formatting import count_text, size_text
+from loadax.core.replacements import missing_attribute
 from loadax.core.spec import flatten_spec
 from loadax.errors import StreamError
 from loadax.plan.mix import ENDLESS
@@ -52,8 +53,13 @@ class DatasetExplanation:
     row_bytes: int
     panels: "Callable[[], Panels]"
 
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
+
     def plot(self, *panels: str) -> "Picture":
-        """Draws the order. Takes a second at most: of many rows, it shows evenly spaced ones, and says so.
+        """Draws the order; `plot().savefig("order.svg")` saves it.
+
+        Takes a second at most: of many rows, it shows evenly spaced ones, and says so.
 
         Args:
             panels: Panels to draw, of those that the dataset has: "mixture", shares of datasets in an epoch; "rows",
@@ -113,7 +119,7 @@ class DatasetExplanation:
         return "<pre>" + escape(str(self)) + "</pre>"
 
     def __repr__(self) -> str:
-        return f"<Explanation of {redact(self.data)}; print it>"
+        return f"<DatasetExplanation of {redact(self.data)}; print it, or draw it: .plot()>"
 
 
 def explain_dataset(

@@ -16,7 +16,7 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 from loadax.core.arguments import MOST_POSITIONS
-from loadax.core.formatting import count_text, type_text
+from loadax.core.formatting import type_text
 from loadax.errors import ArgumentError, RowIndexError
 
 # Version of `derive` and `permute`, which saved states record. A change of any of their values increments it.
@@ -468,7 +468,7 @@ def _check_range(indices: NDArray[Any], sizes: NDArray[Any]) -> None:
         )
         raise RowIndexError(
             f"index is {value}, out of range: indices of an order of "
-            f"{count_text(size, 'row')} are in [0, {size})"
+            f"size {size} are in [0, {size})"
         )
 
 

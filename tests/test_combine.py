@@ -79,7 +79,7 @@ def test_every_weight_that_is_given_counts() -> None:
     ("make", "message"),
     [
         (lambda: mix({}, ()), r"mix\(\) got no datasets"),
-        (lambda: web_and_code((1,)), "weights has 1 numbers for 2 datasets"),
+        (lambda: web_and_code((1,)), "weights has 1 number for 2 datasets"),
         (
             lambda: web_and_code({"web": 1, "cod": 1}),
             r"weights are for \['cod', 'web'\], not \['web', 'code'\]; pass one",

@@ -54,7 +54,7 @@ def test_facts_as_json_and_html() -> None:
         "row_bytes": 24,
     }
     assert "&lt;y&gt;" in found._repr_html_()
-    assert repr(found) == "<Explanation of arrays in memory; print it>"
+    assert repr(found) == "<DatasetExplanation of arrays in memory; print it, or draw it: .plot()>"
 
 
 def test_promises_are_kept() -> None:
@@ -151,7 +151,8 @@ def test_lengths_are_those_of_the_documents() -> None:
     np.testing.assert_array_equal(counts.counts, np.histogram(LENGTHS[:300], counts.edges)[0])
     assert sum(counts.counts) == 300
     assert (
-        counts.note == f"all 300: {LENGTHS[:300].min()} to {LENGTHS[:300].max()}, median {np.median(LENGTHS[:300]):.0f}"
+        counts.note
+        == f"all 300 documents: {LENGTHS[:300].min()} to {LENGTHS[:300].max()}, median {np.median(LENGTHS[:300]):.0f}"
     )
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+METRICS = {"loadax/waited_share", "loadax/wait_seconds"}  # names like paths
 MAP = (ROOT / "loadax/README.md").read_text()
 
 
@@ -20,6 +21,24 @@ def test_what_is_on_the_map_is_there() -> None:
     assert len(paths) > 30
     missing = [path for path in paths if not (ROOT / path).exists() and not (ROOT / "loadax" / path).exists()]
     assert missing == []
+
+
+def test_paths_that_contributors_are_sent_to_are_there() -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    paths = re.findall(r"`([a-z_.]+/[a-z_/.]*|[a-z_]+\.py)`", text)
+    assert len(paths) > 80
+    roots = ROOT, ROOT / "loadax", ROOT / "loadax/loader", ROOT / "docs"
+    names = {path.name for path in (ROOT / "loadax").rglob("*.py")}
+    assert [path for path in paths if path not in names and not any((root / path).exists() for root in roots)] == []
+
+
+def test_paths_of_the_repository_on_all_pages_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    pages = [page for page in pages if page.parent.name != "decisions" and page.name != "CHANGELOG.md"]
+    named = re.compile(r"`((?:loadax|tests|docs|benchmarks|examples|skills|\.ci)/[a-z_/.-]+)`")
+    paths = {(page.name, path) for page in pages for path in named.findall(page.read_text())}
+    assert len(paths) > 20
+    assert [path for path in sorted(paths) if not (ROOT / path[1]).exists() and path[1] not in METRICS] == []
 
 
 def test_the_tree_goes_down() -> None:

@@ -333,7 +333,7 @@ def test_no_two_pairs_of_seed_and_epoch_share_an_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((5, 5, 0), RowIndexError, r"index is 5, out of range: indices of an order of 5 rows are in \[0, 5\)"),
+        ((5, 5, 0), RowIndexError, r"index is 5, out of range: indices of an order of size 5 are in \[0, 5\)"),
         ((-1, 5, 0), RowIndexError, r"index is -1, out of range: .* \[0, 5\)"),
         ((2**70, 5, 0), RowIndexError, r"index is 1180591620717411303424, out of range: .* \[0, 5\)"),
         (
@@ -391,5 +391,5 @@ def test_permuting_by_a_few_sizes_and_seeds_is_permuting_with_one_of_them() -> N
         index = np.arange(len(which)) * 1_000_003 % np.array(sizes)[which]
         expected = [permute(int(at), sizes[one], int(keys[one])) for at, one in zip(index, which, strict=True)]
         assert seeds.permute_by(index, which, np.array(sizes), keys[: len(sizes)]).tolist() == expected
-    with pytest.raises(RowIndexError, match=r"index is 5, out of range: indices of an order of 5 rows"):
+    with pytest.raises(RowIndexError, match=r"index is 5, out of range: indices of an order of size 5"):
         seeds.permute_by(np.array([5]), np.array([0]), np.array([5]), keys[:1])

@@ -105,6 +105,21 @@ TOPICS = {
             "loadax.interop.opentelemetry.observe",
         ),
     ),
+    "results": Topic(
+        "Results of methods",
+        "Objects that methods return and that have methods of their own. Nothing needs to import them.",
+        (
+            "loadax.loader.inspection.explanation.Explanation",
+            "loadax.dataset_explanation.DatasetExplanation",
+            "loadax.loader.inspection.check_plan.PlanCheck",
+            "loadax.loader.inspection.trace.Trace",
+            "loadax.loader.inspection.trace.Record",
+            "loadax.plan.find.StepPosition",
+            "loadax.loader.lease.Lease",
+            "loadax.loader.lease.Leased",
+            "loadax.interop.progress.LoaderProgress",
+        ),
+    ),
     "sharding": Topic(
         "Meshes and partitions",
         "Preset meshes, meshes that are only planned, and placement of data that does not come from a loader.",
@@ -214,7 +229,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         lines = [f"# {topic.title}", "", topic.text, "", "| | |", "|---|---|"]
         for path, summary in objects[folder].items():
             name = _name(path)
-            lines.append(f"| [`{path.removeprefix('loadax.')}`]({name}.md) | {summary} |")
+            lines.append(f"| [`{_shown(folder, path)}`]({name}.md) | {summary} |")
             page = f"---\ntitle: {name}\n---\n\n::: {path}\n    options:\n      heading_level: 1\n{_members(path)}"
             files.append(File.generated(config, _page(folder, path), content=page))
         files.append(File.generated(config, f"api/{folder}/index.md", content="\n".join(lines) + "\n"))
@@ -249,7 +264,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     lines = ["| | |", "|---|---|"]
     for folder, objects in _objects().items():
-        links = " · ".join(f"[`{path.removeprefix('loadax.')}`]({folder}/{_name(path)}.md)" for path in objects)
+        links = " · ".join(f"[`{_shown(folder, path)}`]({folder}/{_name(path)}.md)" for path in objects)
         lines.append(f"| [{TOPICS[folder].title}]({folder}/index.md) | {links} |")
     return markdown.replace("<!-- topics -->", "\n".join(lines))
 
@@ -288,6 +303,11 @@ def _names() -> dict[str, str]:
 
 def _page(folder: str, path: str) -> str:
     return f"api/{folder}/{_name(path)}.md"
+
+
+def _shown(folder: str, path: str) -> str:
+    """Path of an object in tables; nobody imports results of methods."""
+    return _name(path) if folder == "results" else path.removeprefix("loadax.")
 
 
 def _name(path: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from loadax.redaction import redact
 
@@ -48,11 +48,9 @@ def percent_text(share: float) -> str:
     return f"{share:.0%}"
 
 
-def count_text(count: SupportsIndex, noun: str, plural: str | None = None) -> str:
-    """A count with its noun: `1 row`, `2,000 rows`, `3 entries`; `plural` None: the noun with an s."""
-    if count != 1:
-        noun = plural or f"{noun}s"
-    return f"{count:,} {noun}"
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: `1 row`, `2,000 rows`, `3 entries`; no plural: the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def some(values: Iterable[Any], most: int = 8) -> str:

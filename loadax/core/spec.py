@@ -101,7 +101,7 @@ def unmasked(leaf: Any, name: object) -> Any:
     """
     if not isinstance(leaf, np.ma.MaskedArray):
         return leaf
-    if masked := np.count_nonzero(np.ma.getmaskarray(leaf).view(bool)):
+    if masked := int(np.count_nonzero(np.ma.getmaskarray(leaf).view(bool))):
         raise LeafError(
             f"{name} has {count_text(masked, 'masked entry', 'masked entries')}, which "
             "would become data; fill them: array.filled(0)"

@@ -47,7 +47,7 @@ def observe(batches: Any, meter: Any = None) -> None:
         ...     pass
         >>> metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
         >>> [(metric.name, metric.data.data_points[0].value) for metric in metrics[:2]]
-        [('loadax.steps', 8), ('loadax.rows', 64)]
+        [('loadax.steps', 8), ('loadax.batch_rows', 64)]
     """
     require(
         "loadax.interop.opentelemetry",

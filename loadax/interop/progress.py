@@ -104,7 +104,9 @@ def _statistics(batches: Any, state: Any) -> str:
     rate = state["rate"] or (done / elapsed if elapsed else 0.0)
     stats = batches.stats()
     if done:
-        texts = [f"{rate * batches.batch_size:,.0f} rows/s"]
+        # of the batches so far, which may be of several sizes
+        rows = stats.batch_rows / max(1, stats.steps)
+        texts = [f"{rate * rows:,.0f} rows/s"]
     else:
         texts = []
     if stats.measured:
@@ -209,6 +211,10 @@ class LoaderProgress(Iterator[Tree]):
         if name.startswith("_"):  # __init__ may have failed before _bar was set
             raise AttributeError(name)
         return getattr(self._bar if name in _BAR_NAMES else self._batches, name)
+
+    def __repr__(self) -> str:
+        told = report(self._batches.stats())
+        return f"<LoaderProgress of {self._batches!r}: {told}>"
 
     def close(self) -> None:
         """Closes the bar and the iterator."""

@@ -604,8 +604,9 @@ class DataIterator:
 
         Call it in every step or once in a while; it takes some tens of microseconds. Totals count from the start of the
         iterator, or since its state was set. `loadax/step_seconds`, `loadax/rows_per_second` and `loadax/waited_share`
-        are means of the steps since the call before; of another call at the same step, the same. The guide to speed
-        lists all.
+        are means of the steps since the call before; of another call at the same step, the same. Rows a second are
+        those of the global batches, without padding: equal on all hosts, so take those of one, not the sum. The guide
+        to speed lists all.
 
         Returns:
             Floats by name, the same names in each call.

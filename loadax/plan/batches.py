@@ -167,8 +167,8 @@ class BatchPlan:
         ):
             if (end is None or epoch < end) and rows % segment.batch_size:
                 raise ArgumentError(
-                    f"remainder='error': {count_text(rows, 'row')}, and "
-                    f"{rows % segment.batch_size} over after batches of "
+                    f"remainder='error': of {count_text(rows, 'row')}, "
+                    f"{rows % segment.batch_size} are left over after batches of "
                     f"batch_size={segment.batch_size}; pass remainder='drop' or "
                     "'pad', or a batch_size that divides the rows"
                 )

@@ -267,8 +267,8 @@ class BucketPlan:
             if self.remainder == "error" and rows % size:
                 raise ArgumentError(
                     f"remainder='error': the bucket of length {length} has "
-                    f"{count_text(rows, 'row')}, and {rows % size} over after batches of "
-                    f"{size}; pass remainder='drop' or 'pad'"
+                    f"{count_text(rows, 'row')}, of which {rows % size} are left over "
+                    f"after batches of {size}; pass remainder='drop' or 'pad'"
                 )
         if not any(self.order.counts):
             raise ArgumentError(

@@ -138,18 +138,18 @@ def _check_shape(
         count = math.prod(sizes[axis] for axis in axes_of(entry))
         if shape[dim] % count == 0:
             continue
-        what = "rows"
+        what = "row"
         argument = "batch_size"
         remedy = f"Use a batch_size that is a multiple of {count}"
         if dim:
-            what = "columns"
+            what = "column"
             argument = "partition"
             remedy = (
                 f"Pad it to a multiple of {count} in a map, or pass partition= as a "
                 "tree with a spec for each leaf"
             )
         raise PartitionError(
-            f"{leaf_name(path)}: dim {dim} has {shape[dim]} {what}, "
+            f"{leaf_name(path)}: dim {dim} has {count_text(shape[dim], what)}, "
             f"but {_text(spec)} splits it into {count} equal parts. {remedy}",
             argument=argument,
         )

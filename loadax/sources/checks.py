@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from loadax.core.formatting import count_text, size_text
+from loadax.core.formatting import size_text
 from loadax.core.spec import all_columns, flatten_spec
 from loadax.core.tree import flatten
 from loadax.errors import RowIndexError, SourceError
@@ -61,7 +61,7 @@ def read_columns(source: BaseSource, rows: Integers) -> Tree:
         ) as error:  # ValueError: beyond the address space
             raise SourceError(
                 f"{f'leaf {path}' if path else 'the data'}: there is not enough "
-                f"memory for {count_text(len(rows), 'row')} of "
+                f"memory for {len(rows)} x "
                 f"{spec.dtype}{list(spec.shape)}, {size_text(spec.nbytes)} each; "
                 "check its shape"
             ) from error

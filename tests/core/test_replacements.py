@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,18 @@ def test_a_start_of_none_is_the_beginning() -> None:
         assert batches.step == 0
         assert next(batches)["x"][0] == 0
     assert len(next(loader.epochs(None))) == 8
+
+
+def test_names_that_an_explanation_lacks(tmp_path: Path) -> None:
+    both: list[Any] = [Dataloader(DATA, 8).explain(), DATA.explain()]
+    for explained in both:
+        with pytest.raises(AttributeError, match=r"has no attribute 'save': draw and save it") as caught:
+            explained.save("order.svg")
+        advised = re.search(r"\.plot\(\)\.savefig\('order\.svg'\)", str(caught.value))
+        assert advised is not None
+        eval(f"explained{advised[0].replace('order.svg', str(tmp_path / 'order.svg'))}", {"explained": explained})
+        assert (tmp_path / "order.svg").read_text("utf-8").count("<svg") == 1
+        for name in ("show", "to_json"):
+            with pytest.raises(AttributeError, match=rf"has no attribute '{name}': "):
+                getattr(explained, name)
+        assert json.dumps(explained.to_dict())

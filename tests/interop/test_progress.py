@@ -43,6 +43,17 @@ def test_batches_are_those_of_the_loader() -> None:
     assert seen == np.arange(320).reshape(40, 8).tolist()
 
 
+def test_repr_tells_where_the_run_is_and_what_it_waits_for() -> None:
+    with loadax.progress(loader(), disable=True) as batches:
+        next(batches)
+        assert repr(batches) == f"<LoaderProgress of {batches._batches!r}: too few steps to tell (1; {took(batches)})>"
+        assert "DataIterator(step=1, epoch=0, open)" in repr(batches)
+
+
+def took(batches: Any) -> str:
+    return f"the first batch took {batches.stats().first:.2f} s"
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A simulated one, whose clock is also the bar's."""

@@ -18,7 +18,9 @@ from loadax.interop.prometheus import Exporter, serve
 from tests.clocks import Machine
 from tests.limits import HANG
 
-COUNTERS = {f"loadax_{name}_total" for name in ("steps", "rows", "bytes", "masked_rows", "refused_requests")}
+COUNTERS = {
+    f"loadax_{name}_total" for name in ("steps", "batch_rows", "rows", "bytes", "masked_rows", "refused_requests")
+}
 COUNTERS |= {f"loadax_{name}_seconds_total" for name in ("wait", "train", "cpu")}
 COUNTERS |= {f'loadax_stage_seconds_total{{stage="{stage}"}}' for stage in ("read", "transform", "assemble", "place")}
 GAUGES = {

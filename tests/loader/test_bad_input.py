@@ -151,7 +151,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "remainder": Refused(
         ArgumentError,
-        r"remainder='error': 64 rows leave 16 over after batches of batch_size=24",
+        r"remainder='error': of 64 rows, 16 are left over after batches of batch_size=24",
         options={"batch_size": 24, "remainder": "error"},
     ),
     "mask in a dict": Refused(ArgumentError, mask_message("already has the key 'mask'"), {"mask": np.arange(8)}, PAD),

@@ -223,7 +223,7 @@ def test_seq_len_crops_the_leaves_of_the_named_length(mapped: bool, workers: Any
 
 def test_advice_on_sequences_of_several_lengths_works() -> None:
     for lengths in (8, {0: 8, 2: 12}):
-        with pytest.raises(ArgumentError, match=r"'patches' has 24, 'text.segments' has 16 entries") as caught:
+        with pytest.raises(ArgumentError, match=r"'patches' has 24 entries, 'text.segments' has 16 entries") as caught:
             Dataloader(patches(False), 8, seq_len=lengths)
         advice = re.search(r"seq_len=(\{'text.*\}) or, as in earlier releases, seq_len=(\{.*\})$", str(caught.value))
         assert advice is not None
@@ -317,7 +317,8 @@ def test_rows_are_left_over_only_where_an_epoch_ends() -> None:
         ({0: 30, 2: 20, 5: 30}, 2, 80, 20),
     ):
         with pytest.raises(
-            ArgumentError, match=f"remainder='error': {rows} rows leave {over} over|remainder='error': 100 rows leave"
+            ArgumentError,
+            match=f"remainder='error': of {rows} rows, {over} are left over|remainder='error': of 100 rows",
         ):
             Dataloader(ROWS[:100], batch_size=schedule, num_epochs=epochs, remainder="error")
 

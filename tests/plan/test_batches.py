@@ -45,9 +45,9 @@ def test_no_steps_are_no_visits() -> None:
         ({"order": Sequential(0), "remainder": "error"}, r"the dataset has no rows"),
         (
             {"remainder": "error"},
-            r"remainder='error': 10 rows leave 2 over after batches of batch_size=4; pass remainder='drop'",
+            r"remainder='error': of 10 rows, 2 are left over after batches of batch_size=4; pass remainder='drop'",
         ),
-        ({"batch_size": 11, "remainder": "error"}, r"10 rows leave 10 over"),
+        ({"batch_size": 11, "remainder": "error"}, r"of 10 rows, 10 are left over"),
         (
             {"batch_size": 11},
             r"batch_size=11 but the dataset has only 10 rows: remainder='drop' .*; pass a smaller batch_size, or",

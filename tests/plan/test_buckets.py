@@ -79,7 +79,7 @@ def test_remainder_error_takes_buckets_that_divide_and_names_one_that_does_not()
     assert (plan.num_steps, plan.left_over(0)) == (8, 0)
     assert sorted(np.concatenate([plan.visits(step).rows for step in range(8)]).tolist()) == list(range(96))
     with pytest.raises(
-        ArgumentError, match=r"the bucket of length 16 has 32 rows, which leave 8 over after batches of 12"
+        ArgumentError, match=r"the bucket of length 16 has 32 rows, of which 8 are left over after batches of 12"
     ):
         BucketPlan(Bucketed(parent, tuple(halves), (8, 16), (16, 12), "error"))
 
@@ -120,7 +120,7 @@ def test_first_steps_and_steps_of_one_bucket_are_those_of_a_list(num_epochs: int
 
 
 def test_a_bucket_with_rows_left_over_is_an_error() -> None:
-    with pytest.raises(ArgumentError, match=r"bucket of length 32 has \d+ rows, which leave \d+ over"):
+    with pytest.raises(ArgumentError, match=r"bucket of length 32 has \d+ rows, of which \d+ are left over"):
         BucketPlan(order_of("error"), 1)
 
 

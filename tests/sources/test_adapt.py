@@ -107,8 +107,8 @@ def test_error_of_getitems_keeps_its_type_and_gets_the_rows() -> None:
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
-        ({"x": [1, 2]}, "a dict of 1 entries"),
-        ([1], "a list of 1 entries"),
+        ({"x": [1, 2]}, "a dict of 1 entry"),
+        ([1], "a list of 1 entry"),
         (np.zeros(2), "a ndarray of 2 entries"),
         (5, "an int of no"),
     ],

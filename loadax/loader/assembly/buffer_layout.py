@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadax.core.buffers import align
 from loadax.core.casting import cast_into
-from loadax.core.formatting import count_text, size_text
+from loadax.core.formatting import size_text
 from loadax.core.spec import all_columns
 from loadax.loader.batch_spec import BatchLeaf
 from loadax.protocols import ArraySpec, Columns, Integers
@@ -120,7 +120,7 @@ class BufferLayout:
             f"leaf {leaf.path or 'of the example'} is "
             f"{leaf.dtype}{list(leaf.spec.shape)}, {size_text(tile.row_bytes)} a row "
             "on this host: there is not enough memory for "
-            f"{count_text(count, 'step')} of {size_text(self.bytes_per_step)}; "
+            f"{count} x {size_text(self.bytes_per_step)}, the bytes of a step; "
             "choose a smaller batch_size or prefetch, or check the shape that the "
             "data reports"
         )

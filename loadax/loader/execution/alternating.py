@@ -27,6 +27,7 @@ class AlternatingProducer:
         self.end = used[0].end
         self.to_accelerator = used[0].to_accelerator
         self.places = used[0].places
+        self.batch_rows = used[0].batch_rows
         self.probed = max(producer.probed for producer in used)
         self.rows_per_step = max(producer.rows_per_step for producer in used)
         self.bytes_per_step = max(producer.bytes_per_step for producer in used)

@@ -53,6 +53,7 @@ class RunMonitor:
             capacity.piece_seconds,
             producer.places,
         )
+        self._batch_rows = producer.batch_rows
         self._concurrency = capacity.concurrency
         self._first = first
         if earlier is None:
@@ -125,8 +126,9 @@ class RunMonitor:
         """
         now = perf_counter()
         self._ready -= 1
-        self._stats.took(step, now - began, away)
-        self._recorder.taken(began, now - began, step, self._ready)
+        rows = self._batch_rows(step)
+        self._stats.took(step, now - began, away, rows)
+        self._recorder.taken(began, now - began, step, self._ready, rows)
         self.left = now
         if self._stats.steps == UNMEASURED:
             self._stats.early = self._snapshot()

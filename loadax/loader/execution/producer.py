@@ -103,12 +103,14 @@ class StepProducer(Protocol):
         probed: Rows that were read for the spec.
         rows_per_step: Rows that this process reads for a step, at most.
         bytes_per_step: Bytes of their buffers, at most.
+        batch_rows: Function that returns the number of rows of the global batch of a step, without padding.
         to_accelerator: Whether batches are transferred to another device than the processor.
     """
 
     executor: PieceExecutor
     end: int | None
     places: Callable[[], int]
+    batch_rows: Callable[[int], int]
 
     @property
     def most_steps(self) -> int: ...
@@ -168,6 +170,7 @@ class BatchProducer:
         )
         self.end = end
         self._local = plan.local
+        self.batch_rows: Callable[[int], int] = plan.valid
         self._layout = buffer_layout(shard)
         self._generates = any(tile.leaf.source is None for tile in self._layout.tiles)
         own = plan.of(step)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from loadax.core.formatting import count_text, size_text, table
+from loadax.core.replacements import missing_attribute
 from loadax.plan.mix import ENDLESS
 
 if TYPE_CHECKING:
@@ -251,8 +252,11 @@ class Explanation:
     later: tuple[tuple[int, "Explanation"], ...] = ()
     panels: "Callable[[], Panels]" = field(default=dict)
 
+    if not TYPE_CHECKING:  # type checkers must still report misspelt names
+        __getattr__ = missing_attribute
+
     def plot(self, *panels: str) -> "Picture":
-        """Draws the order. The mesh may be a planned one.
+        """Draws the order; `plot().savefig("order.svg")` saves it. The mesh may be a planned one.
 
         Takes a second or two for any number of steps and hosts: of many, it shows evenly spaced ones, and says so.
 
@@ -329,7 +333,7 @@ class Explanation:
     def __repr__(self) -> str:
         return (
             f"<Explanation of {count_text(self.batches.batch_size, 'row')} on "
-            f"{count_text(self.hosts, 'host')}; print it>"
+            f"{count_text(self.hosts, 'host')}; print it, or draw it: .plot()>"
         )
 
     def _facts(self) -> Iterator[tuple[str, list[str]]]:

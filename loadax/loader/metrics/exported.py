@@ -23,6 +23,11 @@ class Metric(NamedTuple):
 # These grow from the start of the iterator on.
 TOTALS = (
     Metric("steps", "Batches delivered.", lambda stats: stats.steps),
+    Metric(
+        "batch_rows",
+        "Rows of the global batches delivered, without padding: the same on all hosts.",
+        lambda stats: stats.batch_rows,
+    ),
     Metric("rows", "Rows that this process read.", lambda stats: stats.rows),
     Metric(
         "masked_rows",
@@ -103,7 +108,7 @@ class Rates:
         steps = self._until.steps - self._since.steps
         seconds = self._until.active - self._since.active
         waited = self._until.wait - self._since.wait
-        rows = self._until.rows - self._since.rows
+        rows = self._until.batch_rows - self._since.batch_rows
         return {
             "step_seconds": seconds / max(steps, 1),
             "rows_per_second": rows / (seconds or 1.0),

@@ -102,6 +102,7 @@ class Stats:
         assemble: Time copying rows into the layout of the devices, if reading does not do so directly.
         place: Time creating `jax.Array`s.
         rows: Rows that this process read, for batches handed out or not.
+        batch_rows: Rows of the batches handed out: of the global batches, which all hosts share, without padding.
         masked: Rows that could not be read, in the same batches, and are masked.
         given_again: Read tasks that the workers of `remote=` got again, because they were late or lost.
         read_here: Rows that this process read itself for the same reason.
@@ -141,6 +142,7 @@ class Stats:
     assemble: float = 0.0
     place: float = 0.0
     rows: int = 0
+    batch_rows: int = 0
     masked: int = 0
     given_again: int = 0
     read_here: int = 0
@@ -173,32 +175,23 @@ class Stats:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows that this process read per second of `elapsed`."""
-        if self.elapsed:
-            return self.rows / self.elapsed
-        return 0.0
+        """Rows of the global batches handed out, `batch_rows`, per second of `active`."""
+        return self.batch_rows / (self.active or 1.0)
 
     @property
     def step_seconds(self) -> float:
         """Mean time of a measured step, waiting and training, in seconds; 0 if there is none yet."""
-        if self.measured:
-            return (self.waited + self.trained) / self.measured
-        return 0.0
+        return (self.waited + self.trained) / max(1, self.measured)
 
     @property
     def waited_share(self) -> float:
         """Share of the measured steps' time that training waited for data."""
-        together = self.waited + self.trained
-        if together:
-            return self.waited / together
-        return 0.0
+        return self.waited / (self.waited + self.trained or 1.0)
 
     @property
     def storage_share(self) -> float:
         """Share of `read` in which requests to remote storage were waited for."""
-        if self.read:
-            return self.storage / self.read
-        return 0.0
+        return self.storage / (self.read or 1.0)
 
     @property
     def remote_text(self) -> str | None:
@@ -214,10 +207,7 @@ class Stats:
 
     def __str__(self) -> str:
         """One line for the end of a training run."""
-        if self.elapsed:
-            share = self.wait / self.elapsed
-        else:
-            share = 0.0
+        share = self.wait / (self.elapsed or 1.0)
         text = (
             f"waited {self.wait:.3f} s of {self.elapsed:.1f} s for data ({share:.1%})"
         )
@@ -238,8 +228,7 @@ class Stats:
         together.update((name, getattr(later, name)) for name in _OF_NOW)
         first = (self if self.steps else later).first
         # Without a measured step, all statistics are early.
-        none = self.early is None and later.early is None
-        if none:
+        if self.early is None and later.early is None:
             early = None
         else:
             early = (self.early or self).plus(later.early or later)
@@ -285,9 +274,10 @@ class Stats:
             setattr(self, name, getattr(self, name) + getattr(timing, name))
         self.masked += len(timing.failures)
 
-    def took(self, step: int, waited: float, away: float) -> None:
-        """Counts a batch handed out, with the consumer's wait and its time away before, in seconds."""
+    def took(self, step: int, waited: float, away: float, rows: int) -> None:
+        """Counts a batch of `rows` handed out, with the consumer's wait and its time away before, in seconds."""
         self.steps += 1
+        self.batch_rows += rows
         self.wait += waited
         if self.steps == 1:
             self.first = waited
@@ -301,18 +291,16 @@ class Stats:
 
 
 _OF_NOW = {
-    *(
-        "in_flight",
-        "ready",
-        "probed",
-        "workers",
-        "at_work",
-        "tried",
-        "worker_type",
-        "prefetch",
-        "prefetch_bytes",
-        "cores",
-        "load",
-    )
+    "in_flight",
+    "ready",
+    "probed",
+    "workers",
+    "at_work",
+    "tried",
+    "worker_type",
+    "prefetch",
+    "prefetch_bytes",
+    "cores",
+    "load",
 }
 _NOT_SUMMED = {*_OF_NOW, "first", "longest", "longest_step", "early"}

@@ -70,7 +70,7 @@ class Bin:
         steps: Batches handed out.
         waited, trained: Seconds that training waited for data, and seconds between two calls of `next()`.
         ready: Sum over the batches handed out of those that were ready then.
-        rows: Rows that this process read.
+        rows: Rows of the global batches handed out, without padding.
         memory: Largest resident memory of this process when a bin was begun, in bytes; 0 if it is unknown.
     """
 
@@ -84,9 +84,10 @@ class Bin:
         self.rows = 0
         self.memory = memory
 
-    def count(self, waited: float, trained: float, ready: int) -> None:
+    def count(self, waited: float, trained: float, ready: int, rows: int) -> None:
         """A batch was handed out."""
         self.steps += 1
+        self.rows += rows
         self.waited += waited
         self.trained += trained
         self.ready += ready
@@ -243,7 +244,6 @@ class Recorder:
 
     def piece(self, timing: Timing, ended: float, piece: Piece) -> None:
         """A piece was read."""
-        self._history.at(ended - self._began).rows += timing.rows
         if piece.seconds > self._slowest[0].seconds:
             heappushpop(self._slowest, piece)
         # A piece may have been queued in a worker process, so it began later than the call.
@@ -260,8 +260,10 @@ class Recorder:
         began = timing.began - self._began
         self._record(began, timing.place, _PLACE, step, 0, lane)
 
-    def taken(self, began: float, waited: float, step: int, ready: int) -> None:
-        """A batch was handed out, and `ready` are left."""
+    def taken(
+        self, began: float, waited: float, step: int, ready: int, rows: int
+    ) -> None:
+        """A batch of `rows` was handed out, and `ready` are left."""
         began -= self._began
         trained = 0.0
         lane = _TRAINING_LANE
@@ -270,7 +272,7 @@ class Recorder:
             self._record(self._left, trained, _TRAINING, step - 1, 0, lane)
         self._record(began, waited, _WAITING, step, ready, lane)
         self._left = began + waited
-        self._history.at(self._left).count(waited, trained, ready)
+        self._history.at(self._left).count(waited, trained, ready, rows)
 
     def recording(self) -> Recording:
         """What is recorded now."""

@@ -39,7 +39,7 @@ def charts(records: Mapping[str, RunRecord]) -> list[tuple[str, str, dict[str, A
         ),
         (
             "Throughput",
-            "Rows that this process read in a second.",
+            "Rows of the global batches that training took in a second.",
             _over_time(values, "rate", "rows per second", several),
         ),
         (
@@ -59,12 +59,12 @@ def charts(records: Mapping[str, RunRecord]) -> list[tuple[str, str, dict[str, A
 def _bin_rows(name: str, record: RunRecord) -> list[dict[str, Any]]:
     rows = []
     for index, values in enumerate(record.bins):
-        steps, waited, trained, ready, read, memory = values
+        steps, waited, trained, ready, taken, memory = values
         row = {
             "host": name,
             "from": round(index * record.bin_seconds, 3),
             "to": round((index + 1) * record.bin_seconds, 3),
-            "rate": round(read / record.bin_seconds, 1),
+            "rate": round(taken / record.bin_seconds, 1),
             "memory": round(memory / _MIB, 1),
         }
         # no batch was handed out: training is in a step, or still waits

@@ -35,7 +35,8 @@ class RunRecord:
         numbers: Names and values of the most important numbers, as text.
         shares: Share of each stage of the loader's work.
         bin_seconds: Time of a bin.
-        bins: Steps, seconds waited, seconds trained, sum of ready batches, rows, and bytes of memory of each bin.
+        bins: Steps, seconds waited, seconds trained, sum of ready batches, rows of global batches, and bytes
+            of memory of each bin.
         lanes: Names of the threads and workers.
         bars: Lane, start, seconds, stage, step and rows of the last events.
         forgotten: Number of events before those of `bars`.

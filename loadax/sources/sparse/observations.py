@@ -45,7 +45,7 @@ def read_observations(
             count = np.count_nonzero(missing)
             if count and nulls is None:
                 raise SourceError(
-                    f"obs[{name!r}] has no category in {count_text(count, 'row')}; "
+                    f"obs[{name!r}] has no category in {count_text(int(count), 'row')}; "
                     "pass nulls=-1, or another code for these"
                 )
             if nulls is not None:

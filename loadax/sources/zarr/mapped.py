@@ -88,7 +88,7 @@ class MappedChunks:
             ) from error
         if size != expected:
             raise SourceError(
-                f"{named} has {count_text(size, 'byte')} instead of {expected}; "
+                f"{named} has {count_text(size, 'byte')} instead of {expected:,}; "
                 "copy it again"
             )
         self._checked.add(chunk)

@@ -67,7 +67,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[int, str, 
     caplog.set_level(logging.INFO, "loadax")
 
     def numbers() -> list[tuple[int, str, float]]:
-        found = re.findall(r"has (\d+) chunks open, (\S+ \w+), and decodes (\d+\.\d\d) rows", caplog.text)
+        found = re.findall(r"has (\d+) chunks? open, (\S+ \w+), and decodes (\d+\.\d\d) rows", caplog.text)
         caplog.clear()
         return [(int(chunks), size, float(decoded)) for chunks, size, decoded in found]
 

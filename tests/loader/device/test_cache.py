@@ -219,7 +219,7 @@ class Vast:
 def test_too_large_datasets_are_refused_before_reading() -> None:
     loader = Dataloader(from_source(Vast(1_000_000, 1 << 20)), 16, keep_on_device=True)
     message = (
-        r"keep_on_device: the 1000000 rows take 977 GiB of each device, and the limit is 4.0 GiB; "
+        r"keep_on_device: the 1,000,000 rows take 977 GiB of each device, and the limit is 4.0 GiB; "
         r"pass keep_on_device=1048577048576 or more"
     )
     with pytest.raises(ArgumentError, match=message):

@@ -344,7 +344,7 @@ def test_explanation_as_text() -> None:
     ):
         assert re.search(f"^{line}$", text, re.MULTILINE), line
     assert max(map(len, text.split("\n\nwarning", maxsplit=1)[0].splitlines())) < 100
-    assert repr(example()) == "<Explanation of 16 rows on 4 hosts; print it>"
+    assert repr(example()) == "<Explanation of 16 rows on 4 hosts; print it, or draw it: .plot()>"
 
 
 def test_infinite_runs() -> None:
@@ -452,7 +452,7 @@ def test_check_plan_finds_hosts_that_read_more_than_they_hold() -> None:
     held = hosts.rows
     wrong = HeldRows(16, 4, held.host, held.start, np.where(held.host == 3, 15, held.stop))
     vars(hosts)["rows"] = wrong
-    with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 hosts, but 0 hold it"):
+    with pytest.raises(ConformanceError, match="position 15 of the batch would be read by 1 host, but 0 hold it"):
         shares_of(hosts)
 
 

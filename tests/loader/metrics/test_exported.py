@@ -11,6 +11,7 @@ import loadax
 from loadax import Dataloader
 from loadax.loader.metrics.exported import GAUGES, TOTALS, Rates
 from loadax.loader.metrics.stats import STAGES, Stats
+from loadax.loader.reports.run_record import run_record
 from tests.clocks import Machine
 
 RATES = {"step_seconds", "rows_per_second", "waited_share"}
@@ -70,10 +71,10 @@ def test_rates_are_of_the_steps_since_the_call_before(machine: Machine) -> None:
         assert later == pytest.approx((0.01, 0.0), abs=1e-3)
 
 
-def test_rows_per_second_are_those_that_were_read() -> None:
+def test_rows_per_second_are_those_of_the_batches() -> None:
     rates = Rates()
-    rates.at(Stats(steps=2, rows=100, active=1.0))
-    assert rates.at(Stats(steps=6, rows=400, active=3.0, wait=1.5)) == {
+    rates.at(Stats(steps=2, rows=900, batch_rows=100, active=1.0))
+    assert rates.at(Stats(steps=6, rows=900, batch_rows=400, active=3.0, wait=1.5)) == {
         "step_seconds": 0.5,
         "rows_per_second": 150.0,
         "waited_share": 0.75,
@@ -92,6 +93,33 @@ def test_statistics_that_begin_again_begin_the_rates_again() -> None:
     assert metrics["loadax/steps"] == 20
     assert metrics["loadax/rows_per_second"] > 0
     assert 0 <= metrics["loadax/waited_share"] <= 1
+
+
+@pytest.mark.parametrize(("rank", "read"), [(0, 52), (1, 48)])
+def test_batch_rows_are_those_of_all_shards_without_padding(rank: int, read: int) -> None:
+    data = {"x": np.zeros(100)}
+    run = Dataloader(data, 16, remainder="pad", shard_index=rank, shard_count=2, num_workers=1)
+    with run.iterate() as batches:
+        taken = [batches.metrics()["loadax/batch_rows"] for _ in batches]
+    report = batches.report()
+    assert taken == [16, 32, 48, 64, 80, 96, 100]
+    assert (report.stats.batch_rows, report.stats.rows) == (100, read)
+    assert report.stats.rows_per_second == pytest.approx(100 / report.stats.active)
+    assert report.snapshot is not None
+    record = run_record(report, report.snapshot)
+    assert ["rows per second", f"{report.stats.rows_per_second:,.0f}"] in record.numbers
+    assert sum(rows for *_, rows, _ in record.bins) == 100
+
+
+def test_batch_rows_of_buckets_and_skips_are_counted() -> None:
+    rows = loadax.from_source([{"x": np.zeros(length)} for length in (1, 2, 3, 4, 5, 6, 7, 8)])
+    run = Dataloader(rows, loadax.Buckets("x", {4: 2, 8: 1}), num_workers=1)
+    skipping = Dataloader({"x": np.zeros(100)}, 16, remainder="pad", num_workers=1).skip([0, 2])
+    for loader, total in ((run, 8), (skipping, 100 - 32)):
+        with loader.iterate() as batches:
+            for _ in batches:
+                pass
+            assert batches.stats().batch_rows == total
 
 
 def test_an_epoch_and_a_progress_bar_have_them_too() -> None:

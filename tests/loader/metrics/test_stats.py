@@ -34,7 +34,8 @@ def test_rows_bytes_and_steps(workers: int, remainder: Any) -> None:
     each = 8 * (64 + 64 + 64 + (64 if remainder == "pad" else 0))
     assert stats.bytes == len(loader) * each
     assert stats.ready == 0
-    assert stats.rows_per_second == pytest.approx(stats.rows / stats.elapsed)
+    assert stats.batch_rows == (160 if remainder == "drop" else 180)
+    assert stats.rows_per_second == pytest.approx(stats.batch_rows / stats.active)
 
 
 def test_seconds_on_one_thread_are_parts_of_the_wait(machine: Machine) -> None:
@@ -81,7 +82,7 @@ def test_adding_timings() -> None:
 def test_the_first_steps_are_counted_apart() -> None:
     stats = Stats()
     for step, (waited, away) in enumerate([(3.0, 9.0), (0.5, 20.0), (0.25, 1.0), (0.125, 2.0)], 10):
-        stats.took(step, waited, away)
+        stats.took(step, waited, away, 8)
     assert (stats.steps, stats.wait, stats.first) == (4, 3.875, 3.0)
     assert (stats.measured, stats.waited, stats.trained) == (2, 0.375, 3.0)
     assert (stats.longest, stats.longest_step) == (0.25, 12)

@@ -22,7 +22,7 @@ from tests.work_counts import lines_of
 def test_only_the_last_events_are_kept() -> None:
     recorder = Recorder(kept=4)
     for step in range(10):
-        recorder.taken(1.0 + step, 0.5, step, step % 3)
+        recorder.taken(1.0 + step, 0.5, step, step % 3, 8)
     timeline = recorder.timeline()
     assert [(bar.stage, bar.step) for _, bar in timeline.kept] == [
         *(("training", 7), ("waiting", 8)),
@@ -41,8 +41,8 @@ def test_recorded_events() -> None:
     recorder.piece(Timing(read=0.25, rows=8, worker=111, began=zero + 2), zero + 9, Piece(0.25, 4, 1, 0, 8))
     recorder.piece(Timing(read=0.25, rows=9, worker=222), zero + 9, Piece(0.25, 5, 2, 0, 5))
     recorder.placed(Timing(place=0.0625, began=zero + 3), 3)
-    recorder.taken(zero + 4, 0.5, 3, 2)
-    recorder.taken(zero + 5, 0.25, 4, 1)
+    recorder.taken(zero + 4, 0.5, 3, 2, 16)
+    recorder.taken(zero + 5, 0.25, 4, 1, 8)
     kept, ready, forgotten, until = recorder.timeline()
     assert [(lane, bar._replace(began=round(bar.began, 6), seconds=round(bar.seconds, 6))) for lane, bar in kept] == [
         ("training", (1.0, 0.25, "read", 3, 7)),  # this thread is not the loader's
@@ -262,8 +262,8 @@ def test_recording_costs_a_constant() -> None:
         for step in range(steps):
             recorder.piece(timing, 2.0, Piece(0.1, step, 1, 0, 8))
             recorder.placed(timing, step)
-            recorder.taken(1.0, 0.1, step, 2)
-            stats.took(step, 0.1, 0.2)
+            recorder.taken(1.0, 0.1, step, 2, 8)
+            stats.took(step, 0.1, 0.2, 8)
 
     count(10)
     first = lines_of(lambda: count(100))

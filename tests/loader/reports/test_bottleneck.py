@@ -123,7 +123,7 @@ WAITED: dict[str, tuple[dict[str, Any], LoaderInfo, str]] = {
     "reads on a crowded machine": (
         {"read": 19.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},
         NOTHING,
-        f": {READ}; the 4 cores are busy with other work too; give the loader its own cores",
+        f": {READ}; all 4 cores are busy with other work too; give the loader its own cores",
     ),
     "reads that are the load themselves": (
         {"at_work": 8, "read": 79.0, "read_cpu": 4.0, "cpu": 6.0, "load": 8.5},

@@ -74,8 +74,8 @@ def test_page_of_a_million_steps_is_below_a_megabyte() -> None:
     for step in range(20_000):
         at = recorder._began + 50.0 * step
         recorder.piece(timing._replace(began=at), at + 0.0137, Piece(0.011, step, 1, 0, 8))
-        recorder.taken(at, 0.1 + step % 7 / 100, step, step % 3)
-        stats.took(50 * step, 0.1, 0.2)
+        recorder.taken(at, 0.1 + step % 7 / 100, step, step % 3, 8)
+        stats.took(50 * step, 0.1, 0.2, 8)
     record = run_record(report(stats), Snapshot(recorder.recording(), 0, [], []))
     page = run_page({"": record})
     assert len(page.encode()) < 1_000_000

@@ -174,7 +174,9 @@ def test_rates(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"b.wav has a rate of 16000 Hz, and others have 8000 Hz; pass rate=8000"):
         loadax.from_audio(tmp_path, 0.05)
     assert len(loadax.from_audio(tmp_path, 0.05, rate=8000)) == 2 + 1
-    with pytest.raises(ArgumentError, match=r"rate=7919: .*a.wav has 8000 .* pass a common rate, such as 16000"):
+    with pytest.raises(
+        ArgumentError, match=r"rate=7919: .*a.wav has a rate of 8000 Hz.* pass a common rate, such as 16000"
+    ):
         loadax.from_audio(tmp_path, 0.05, rate=7919)
 
 

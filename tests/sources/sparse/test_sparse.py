@@ -116,7 +116,7 @@ def test_missing_categories_need_a_code(tmp_path: Path) -> None:
     data.obs.loc["cell 4", "kind"] = None
     data.write_h5ad(tmp_path / "x.h5ad")
     for given_data in (data, tmp_path / "x.h5ad"):
-        with pytest.raises(SourceError, match=r"obs\['kind'\] has no category in 1 rows; pass nulls=-1"):
+        with pytest.raises(SourceError, match=r"obs\['kind'\] has no category in 1 row; pass nulls=-1"):
             from_sparse(given_data, obs=["kind"])
         assert from_sparse(given_data, obs=["kind"], nulls=-1)[4]["kind"] == -1
 

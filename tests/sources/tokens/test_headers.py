@@ -55,7 +55,7 @@ REFUSED = {
     "lit-gpt of another version": (litgpt(TOKENS.astype("<u2"), 8, version=2), r"lit-gpt \(LITPKDS, version 2"),
     "lit-gpt without tokens": (litgpt(TOKENS[:0], 8, chunk=4), r"lit-gpt \(LITPKDS"),
     "litdata": (samples(6), r"litdata or Mosaic's Streaming \(of 6 samples"),
-    "litdata of many samples": (samples(5000), r"litdata or Mosaic's Streaming \(of 5000 samples"),
+    "litdata of many samples": (samples(5000), r"litdata or Mosaic's Streaming \(of 5,000 samples"),
     "Mosaic": (samples(6, b'{"column_names": ["tokens"]}  '), r"litdata or Mosaic's Streaming \(of 6 samples"),
 }
 WAYS: dict[str, Callable[[Path], Any]] = {

@@ -54,7 +54,7 @@ def test_windows_are_what_slicing_the_whole_stream_gives(
             paths.append(write(Path(folder) / f"{number}.{kind}", tokens[cuts[number] : cuts[number + 1]]))
         expected = windows(tokens, seq_len, stride or seq_len)
         if not len(expected):
-            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens are less than one row of .* = {seq_len + 1}"):
+            with pytest.raises(SourceError, match=rf"{len(tokens)} tokens?, less than one row of .* = {seq_len + 1}"):
                 open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)
             return
         source = open_tokens(paths, seq_len, dtype=dtype, stride=stride, targets=targets)

@@ -291,7 +291,7 @@ class TestWhatIsWrong:
         with pytest.raises(
             SourceError,
             match=rf"the store at file://\S*x/: chunk {re.escape(str(file))} with rows 32 to 37 "
-            rf"has {size + change} bytes instead of {size}; copy it again",
+            rf"has {size + change:,} bytes instead of {size:,}; copy it again",
         ):
             source.read(np.array([33]))
 
