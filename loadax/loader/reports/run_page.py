@@ -151,8 +151,10 @@ def _text(value: Any) -> str:
 
 
 def _summary(record: RunRecord) -> list[str]:
-    parts = [f'<p class="verdict">{_text(record.verdict)}</p>']
-    if record.advice is not None and not record.verdict.endswith(record.advice):
+    # the advice has a paragraph of its own
+    finding = record.verdict.replace(f"; {record.advice}", "")
+    parts = [f'<p class="verdict">{_text(finding)}</p>']
+    if record.advice is not None:
         parts.append(f"<p><b>What would help:</b> {_text(record.advice)}.</p>")
     numbers = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>"

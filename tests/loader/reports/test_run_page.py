@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import html
 import json
 import re
 import time
@@ -63,7 +64,11 @@ def test_page_names_the_slowest_row_and_its_file(tmp_path: Path) -> None:
     assert SLOW in [row["row"] for row in slowest["rows"]]
     page = (tmp_path / "run.html").read_text()
     assert "part-2.parquet" in page
-    assert str(told).replace("'", "&#x27;") in page
+    assert told.advice is not None
+    finding, _, remark = html.unescape(re.search(r'class="verdict">(.*?)</p>', page)[1]).partition(" (but the first")  # type: ignore[index]
+    assert finding in str(told)
+    assert told.advice not in finding + remark
+    assert f"<b>What would help:</b> {html.escape(told.advice)}.</p>" in page
     assert sum(steps for steps, *_ in record.bins) == 16
     assert sum(values[4] for values in record.bins) == 128
 
@@ -159,3 +164,13 @@ def test_missing_files_and_wrong_outputs_are_named(tmp_path: Path) -> None:
         read_record(tmp_path / "run.json")
     finished(Dataloader(np.arange(64), 8)).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", "run.pdf"]) == 2
+
+
+def test_advice_is_said_once_where_a_remark_follows_it() -> None:
+    recorder = Recorder()
+    slow_start = Stats(steps=20, measured=18, waited=0.9, trained=0.1, first=5.0, transform=1.0, workers=1, cores=1)
+    told = report(slow_start)
+    assert told.advice is not None
+    assert str(told).endswith("longer than all other steps together)")
+    page = run_page({"": run_record(told, Snapshot(recorder.recording(), 0, [], []))})
+    assert html.unescape(page).count(told.advice) == 1
