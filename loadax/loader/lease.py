@@ -31,7 +31,7 @@ from loadax.protocols import Array, Integers, Interval, Tree
 class Leased(NamedTuple):
     """Rows that are handed out together.
 
-    Args:
+    Attributes:
         positions: int64[n]: their positions in the run, `epoch * len(dataset) + position in the epoch`, ascending. In
             a chain, they go on from one loader to the next.
         examples: The rows as NumPy arrays of shape (n, …).

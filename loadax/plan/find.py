@@ -22,7 +22,7 @@ class StepPosition(NamedTuple):
 def find(plan: Steps, row: int, steps: range) -> list[StepPosition]:
     """Finds all reads of a row in some steps, in ascending order.
 
-    Args:
+    Attributes:
         plan: Plan of the run.
         row: Row of the source.
         steps: Consecutive steps to search.

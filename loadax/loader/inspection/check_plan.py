@@ -21,7 +21,7 @@ _FEW_STEPS = 16  # rather than check fewer steps, check a part of the shards per
 class PlanCheck(NamedTuple):
     """Summary of a successful check.
 
-    Args:
+    Attributes:
         steps: Number of simulated steps.
         all_steps: Number of steps of the run; None: infinite.
         hosts: Number of hosts.

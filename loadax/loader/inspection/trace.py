@@ -23,7 +23,7 @@ _SHOWN = 10  # records in the text of a trace
 class Record(NamedTuple):
     """The record at one position of a batch.
 
-    Args:
+    Attributes:
         position: Position in the batch.
         dataset: Part of a mixture or concatenation: the name of a part of `mix`, "part 0" of `concat`, or a path such
             as "web/part 1" if these are nested; else "".

@@ -124,8 +124,8 @@ class TokenSource(BaseSource):
         self._length = max(0, (len(tokens) - seq_len - 1) // stride + 1)
         if not self._length:
             what = (
-                f"{_named(tokens)}: {count_text(len(tokens), 'token')} are less "
-                f"than one row of seq_len + 1 = {seq_len + 1}"
+                f"{_named(tokens)}: {count_text(len(tokens), 'token')}, less than "
+                f"one row of seq_len + 1 = {seq_len + 1}"
             )
             raise SourceError(f"{what}; pass a smaller seq_len, or more files")
         shifted = [TokenLeaf("inputs", 0, seq_len), TokenLeaf("targets", 1, seq_len)]

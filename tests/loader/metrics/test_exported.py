@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from loadax import Dataloader
 from loadax.loader.metrics.exported import GAUGES, TOTALS, Rates
 from loadax.loader.metrics.stats import STAGES, Stats
 from loadax.loader.reports.run_record import run_record
+from loadax.sharding import data_parallel
 from tests.clocks import Machine
 
 RATES = {"step_seconds", "rows_per_second", "waited_share"}
@@ -113,7 +115,7 @@ def test_batch_rows_are_those_of_all_shards_without_padding(rank: int, read: int
 
 def test_batch_rows_of_buckets_and_skips_are_counted() -> None:
     rows = loadax.from_source([{"x": np.zeros(length)} for length in (1, 2, 3, 4, 5, 6, 7, 8)])
-    run = Dataloader(rows, loadax.Buckets("x", {4: 2, 8: 1}), num_workers=1)
+    run = Dataloader(rows, loadax.Buckets("x", {4: 2, 8: 1}), mesh=data_parallel(jax.devices()[:1]), num_workers=1)
     skipping = Dataloader({"x": np.zeros(100)}, 16, remainder="pad", num_workers=1).skip([0, 2])
     for loader, total in ((run, 8), (skipping, 100 - 32)):
         with loader.iterate() as batches:
