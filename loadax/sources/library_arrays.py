@@ -57,8 +57,16 @@ def library_array(leaf: Any, name: str) -> Array:
                 "the array of it: matrix.toarray(), or rows that stay sparse beside "
                 "arrays: loadax.from_sparse(matrix.tocsr(), obs={'y': y})"
             )
+        elif isinstance(leaf, str | bytes):
+            remedy = (
+                "a list of texts as numpy.array(texts), and name its leaf in "
+                "Dataloader(…, host_leaves=name), since devices hold numbers"
+            )
         else:
-            remedy = "NumPy arrays whose dim 0 counts rows"
+            remedy = (
+                "NumPy arrays whose dim 0 counts rows, such as numpy.array(values) of a "
+                "list"
+            )
         raise SourceError(
             f"{name} is {type(leaf).__name__} {shown(leaf)}, not an array; pass "
             f"{remedy}"

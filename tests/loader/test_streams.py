@@ -290,11 +290,19 @@ def test_a_lane_that_yields_one_array_again_is_an_error() -> None:
     assert len(batches_of(steady)) == 80 // BATCH
 
 
+def numbered() -> Iterator[Any]:
+    yield from ({"x": np.int32(row)} for row in range(64))
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="lanes=0"):
         from_stream(rows, lanes=0)
     with pytest.raises(ArgumentError, match="can't be called; pass a function of a lane and the number of lanes"):
         from_stream([1, 2])  # type: ignore[arg-type]
+    for given in (numbered, numbered()):
+        with pytest.raises(ArgumentError, match=r"function without arguments .*: loadax.as_dataset\(function\)"):
+            from_stream(given)  # type: ignore[arg-type]
+    assert batches_of(loadax.as_dataset(numbered))[0]["x"].tolist() == list(range(BATCH))
     with pytest.raises(ArgumentError, match=r"is called as open_lane\(lane, lanes\)"):
         from_stream(lambda lane: [lane])  # type: ignore[misc, arg-type]
     with pytest.raises(ArgumentError, match=r"give its third argument a default, or call it epoch: open_lane\(lane"):

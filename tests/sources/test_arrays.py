@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from loadax import Dataloader, from_arrays
 from loadax.core.spec import all_columns
 from loadax.errors import RowIndexError, SourceError
 from loadax.protocols import ArraySpec, Source
@@ -147,7 +148,8 @@ def test_rows_that_are_no_integers(rows: Any) -> None:
     [
         ({}, "the data has no arrays; pass at least one leaf"),
         ({"x": None}, "the data has no arrays; pass at least one leaf"),
-        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass NumPy arrays whose dim 0 counts rows"),
+        ({"x": [1, 2, 3]}, r"leaf \['x'\]\[0\] is int 1, not an array; pass NumPy .* numpy.array\(values\) of a list"),
+        ({"x": ["a", "b"]}, r"leaf \['x'\]\[0\] is str 'a', .* numpy.array\(texts\), .* host_leaves=name\)"),
         ({"x": "text"}, r"leaf \['x'\] is str 'text', not an array"),
         ("t" * 500, r"leaf given is str 't{5,300}…, not an array"),
         (
@@ -199,3 +201,13 @@ def test_repr_says_where_the_arrays_are(tmp_path: Path) -> None:
     assert repr(ArraySource(VALUES)) == "arrays in memory"
     assert repr(ArraySource(mapped(tmp_path))) == "arrays memory-mapped"
     assert repr(ArraySource([VALUES, mapped(tmp_path)])) == "arrays in memory and memory-mapped"
+
+
+def test_lists_of_texts_stay_on_the_host_as_their_error_says() -> None:
+    texts = ["a", "b"] * 8
+    with pytest.raises(
+        SourceError, match=r"numpy.array\(texts\), and name its leaf in Dataloader\(…, host_leaves=name\)"
+    ):
+        from_arrays({"t": texts, "x": np.arange(16)})
+    loader = Dataloader({"t": np.array(texts), "x": np.arange(16)}, 8, host_leaves="t")
+    assert loader.host(1).leaves["t"].tolist() == texts[8:]

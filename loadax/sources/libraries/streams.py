@@ -1,7 +1,7 @@
 """Opens what other libraries can only iterate over as streams: Hugging Face, Grain, torch, and generator functions."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from loadax.core.arguments import flag, function, integer, takes
@@ -27,6 +27,11 @@ def open_stream(
         "rows"
     )
     lanes = integer("lanes", lanes, 1)
+    if isinstance(open_lane, Iterator) or takes(open_lane, 0) is True:
+        remedy += (
+            "; a function without arguments that yields all rows is one lane: "
+            "loadax.as_dataset(function), and not what it returns"
+        )
     if takes(open_lane, 3) is True and takes(open_lane, 2) is not True:
         remedy += (
             "; give its third argument a default, or call it epoch: open_lane(lane, "
