@@ -299,9 +299,9 @@ def test_bad_arguments() -> None:
         from_stream(rows, lanes=0)
     with pytest.raises(ArgumentError, match="can't be called; pass a function of a lane and the number of lanes"):
         from_stream([1, 2])  # type: ignore[arg-type]
-    for given in (numbered, numbered()):
+    for opener in (numbered, numbered()):
         with pytest.raises(ArgumentError, match=r"function without arguments .*: loadax.as_dataset\(function\)"):
-            from_stream(given)  # type: ignore[arg-type]
+            from_stream(opener)  # type: ignore[arg-type]
     assert batches_of(loadax.as_dataset(numbered))[0]["x"].tolist() == list(range(BATCH))
     with pytest.raises(ArgumentError, match=r"is called as open_lane\(lane, lanes\)"):
         from_stream(lambda lane: [lane])  # type: ignore[misc, arg-type]
