@@ -205,9 +205,7 @@ def test_repr_says_where_the_arrays_are(tmp_path: Path) -> None:
 
 def test_lists_of_texts_stay_on_the_host_as_their_error_says() -> None:
     texts = ["a", "b"] * 8
-    with pytest.raises(
-        SourceError, match=r"numpy.array\(texts\), .* in Dataloader\(…, host_leaves=name\)"
-    ):
+    with pytest.raises(SourceError, match=r"numpy.array\(texts\), .* in Dataloader\(…, host_leaves=name\)"):
         from_arrays({"t": texts, "x": np.arange(16)})
     loader = Dataloader({"t": np.array(texts), "x": np.arange(16)}, 8, host_leaves="t")
     assert loader.host(1).leaves["t"].tolist() == texts[8:]

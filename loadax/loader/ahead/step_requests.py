@@ -22,6 +22,7 @@ PART_OF_PREFETCH = 4
 # Requests without an answer, above which no more are sent ahead. When half of them are left, more are: these are twice
 # what servers are asked at once, so that there is no gap while a step is read.
 MOST_REQUESTS = 1024
+_MOST_IDLE = 64  # steps without requests that are looked at in one call
 
 
 @final
@@ -80,7 +81,9 @@ class StepRequests:
                 unanswered = sum(ahead.unanswered for ahead in self._aheads.values())
                 if unanswered < MOST_REQUESTS / 2:
                     room = self._window - at_hand
-                    self._request(stop, self._end, room, MOST_REQUESTS - unanswered)
+                    # Steps whose bytes are at hand request nothing, and an endless run has no end of them.
+                    end = stop + MOST_REQUESTS
+                    self._request(stop, end, room, MOST_REQUESTS - unanswered)
         finally:
             self._lock.release()
 
@@ -120,8 +123,13 @@ class StepRequests:
             ahead.mark()
         by_reader: dict[tuple[RemoteRanges, bool], list[tuple[int, Any]]] = {}
         step = self._next
-        while step < min(stop, self._end) and (step < now or most > 0):
+        idle = 0
+        while step < min(stop, self._end):
+            if step >= now and (most <= 0 or idle >= _MOST_IDLE):
+                break
             wanted = self._wanted(step)
+            if not wanted:
+                idle += 1
             size = sum(
                 part.stop - part.start for each in wanted for part in each.ranges
             )

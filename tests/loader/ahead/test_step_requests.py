@@ -27,6 +27,7 @@ from loadax.files.ahead import Ahead
 from loadax.files.byte_ranges import NEAR, ByteRange
 from loadax.files.remote import RemoteFiles
 from loadax.files.requests import Pending, Requests
+from loadax.loader.ahead.step_requests import MOST_REQUESTS
 from loadax.loader.execution.piece_size import PieceSizes
 from loadax.loader.metrics.stats import Timing
 from tests.servers.faults import Fault, FaultProxy
@@ -265,3 +266,15 @@ def test_waits_for_storage_are_counted(kind: str, workers: int, server: RangeSer
     local = Dataloader(loadax.from_npy({"x": folder / "rows.npy"}), 16, num_epochs=1).iterate()
     assert sum(1 for _ in local) == ROWS // 16
     assert local.stats().storage == 0
+
+
+def test_endless_runs_of_bytes_that_are_at_hand_look_a_bounded_way_ahead(server: RangeServer) -> None:
+    """Files that are kept whole request nothing in any step; the search for the next request once went on for ever."""
+    data = KINDS["parquet"](server.url).shuffle(seed=0)
+    with Dataloader(data, 8, num_epochs=None, num_workers=1).iterate() as batches:
+        for _ in range(40):
+            batch = next(batches)
+        producer = batches._stretch.scheduler._producer.of(0)
+    assert batch["x"].shape == (8,)
+    assert producer._ahead is not None
+    assert 40 <= producer._ahead._next <= 40 + 2 * MOST_REQUESTS
