@@ -246,6 +246,7 @@ SEARCHES = {
     "skip steps": ["cookbook/loss-spike/"],
     "bad steps": ["cookbook/loss-spike/"],
     "ctrl-c": ["guides/preemption/"],
+    "dead host": ["guides/preemption/"],
     "out of memory": ["troubleshooting/"],
     "does not match the sharding": ["troubleshooting/"],
     "None": ["guides/tables/"],
