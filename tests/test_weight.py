@@ -107,8 +107,8 @@ WEIGHTS = {
     "read arrays": Weight(_ARRAYS + _READ, 38, 43_000),
     "read tokens": Weight(_TOKENS + _READ, 50, 53_000),
     "read parquet": Weight(_PARQUET + _READ, 66, 69_000, ("pyarrow", "pandas")),
-    "arrays": Weight(_ARRAYS + _TRAIN, 96, 95_000),
-    "processes": Weight(_ARRAYS + _IN_PROCESSES, 121, 111_500),
+    "arrays": Weight(_ARRAYS + _TRAIN, 96, 95_500),
+    "processes": Weight(_ARRAYS + _IN_PROCESSES, 121, 112_000),
     "tokens": Weight(_TOKENS + _TRAIN, 109, 104_500),
     "parquet": Weight(_PARQUET + _TRAIN, 124, 120_000, ("pyarrow", "pandas")),
 }

@@ -23,7 +23,8 @@ SYNONYMS = {
     "guides/object-storage.md": "minio gcs azure r2 endpoint boto",
     "guides/orders.md": "ragged imbalanced oversample oversampling undersample class weights weighted reshuffle "
     "visualize visualise picture plot chart",
-    "guides/preemption.md": "dead lost died crashed host node heartbeat ctrl c ctrl-c keyboardinterrupt interrupt spot requeue kill",
+    "guides/preemption.md": "dead lost died crashed host node heartbeat ctrl c ctrl-c keyboardinterrupt "
+    "interrupt spot requeue kill",
     "guides/random.md": "albumentations randomness random_state torchvision transforms seeded",
     "guides/sparse.md": "h5ad scipy csr scanpy single-cell genes recommender",
     "guides/speed.md": "dashboard grafana mlflow wandb tensorboard slow idle why training starved num_workers",

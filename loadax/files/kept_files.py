@@ -170,7 +170,8 @@ def check_size(file: BinaryIO, most: int) -> int:
     size = os.fstat(file.fileno()).st_size
     if size > most:
         raise OSError(
-            errno.EFBIG, f"it has {count_text(size, 'byte')}, and {most} is the most"
+            errno.EFBIG,
+            f"it has {count_text(size, 'byte')}, and {most:,} is the most",
         )
     return size
 

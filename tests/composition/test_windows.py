@@ -477,7 +477,7 @@ def test_what_is_refused(verb: Any, message: str) -> None:
             lambda ds: ds[:5].windows(4, 2, 2),
             r"needs 6 rows \(length=4, stride=2, lead=2, targets=1\), but there are only 5",
         ),
-        (lambda ds: ds[:0].windows(1), "needs 1 rows .* but there are only 0"),
+        (lambda ds: ds[:0].windows(1), "needs 1 row .* but there are only 0"),
         (
             lambda ds: concat([ds, ds[:5]]).windows(21, every=2, seams="avoid"),
             r"needs 41 rows .*every=2\), but there are only 40 between two seams; .* smaller length, or seams='cross'$",

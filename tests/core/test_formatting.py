@@ -94,7 +94,7 @@ NOT_COUNTS = {
     "kind",  # "uint16 tokens"
     "path",
     "selected",  # "drop('x') leaves nothing"
-    "shown(counts)",
+    "shown(share)",  # a list
     "sorted(found)",
     "self._length_text()",
     "width",  # "480x640 frames"

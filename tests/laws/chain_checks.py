@@ -76,7 +76,7 @@ def check_dataset(chain: Chain, random: Random, tally: Tally) -> None:
     """Its length, its order, and its rows: one by one, at once, at any positions of any epochs."""
     dataset, size = chain.dataset, len(chain)
     assert len(dataset) == size
-    assert repr(dataset).startswith(f"Dataset({size} rows of ")
+    assert repr(dataset).startswith(f"Dataset({size:,} {'row' if size == 1 else 'rows'} of ")
     epochs = 0, random.choice([1, 2]), random.choice([3, 7])
     for epoch in epochs:
         wanted = chain.visits(epoch)
