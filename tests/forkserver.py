@@ -101,10 +101,12 @@ class Child:
     def __enter__(self) -> "Child":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
         for pipe in (self.stdout, self.stderr):
             if pipe is not None:
                 pipe.close()
+        if failed:  # else a program without an end would hide what has failed
+            self.kill()
         self.wait()
 
     def poll(self) -> int | None:

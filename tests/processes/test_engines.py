@@ -45,7 +45,8 @@ from tests.forkserver import Child
 from tests.limits import ENDLESS
 
 if __name__ == "__main__":
-    print(engine_maker("processes:1")().submit(os.getpid).result(), flush=True)
+    executor = engine_maker("processes:1")()  # one that is garbage ends its workers
+    print(executor.submit(os.getpid).result(), flush=True)
     time.sleep(ENDLESS)
 """
 
