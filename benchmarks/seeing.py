@@ -34,7 +34,7 @@ def _nothing(*_: object) -> None:
 def blind() -> Iterator[None]:
     """Turns off annotations, CPU times, the timeline and the separate count of the first steps."""
 
-    def counted(stats: Stats, _step: int, waited: float, _away: float) -> None:
+    def counted(stats: Stats, _step: int, waited: float, _away: float, _rows: int) -> None:
         stats.steps += 1
         stats.wait += waited
 

@@ -239,8 +239,8 @@ def test_length_that_reading_changes() -> None:
     [
         (take, 5, r"finding it raised ArgumentError: spec is 5: pass an object with a shape"),
         (take, SPEC["x"], r"read\(\[0\]\) gave the leaves \[\"\['x'\]\", \"\['y'\]\"\], expected \[''\]"),
-        (take, {**SPEC, "x": np.zeros(4)}, r"leaf \['x'\] as float32\[1, 3\] for 1 rows, expected float64\[1, 4\]"),
-        (take, {**SPEC, "y": np.int64(0)}, r"leaf \['y'\] as int32\[1\] for 1 rows, expected int64\[1\]"),
+        (take, {**SPEC, "x": np.zeros(4)}, r"leaf \['x'\] as float32\[1, 3\] for 1 row, expected float64\[1, 4\]"),
+        (take, {**SPEC, "y": np.int64(0)}, r"leaf \['y'\] as int32\[1\] for 1 row, expected int64\[1\]"),
         (lambda rows: np.zeros((len(rows), 2 + rows[0] % 2)), None, r"read\(\[1\]\) gave leaf of the batch as float64"),
         (lambda rows: 1 / 0, None, r"finding it raised ZeroDivisionError: division by zero"),
         (lambda rows: next(iter(())), SPEC, r"read\(\[0\]\) raised StopIteration"),

@@ -158,9 +158,7 @@ def test_remote_files_need_an_index_folder_in_a_run_of_several_processes(
     for module in ("sources.file_index", "kept.kept_pass"):
         monkeypatch.setattr(f"loadax.{module}.this_process", lambda: Process(1, 4))
     assert sample.numbers(path) == [3, 1, 4]
-    message = (
-        rf"{sample.function}\(\) without index=, in a run of 4 processes: each would read all 1 file; pass index="
-    )
+    message = rf"{sample.function}\(\) without index=, in a run of 4 processes: each would read all 1 file; pass index="
     with pytest.raises(ArgumentError, match=message):
         sample.open(url, None)
     assert sample.numbers(url, tmp_path / "kept") == [3, 1, 4]

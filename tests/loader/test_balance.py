@@ -132,7 +132,7 @@ def test_refusals() -> None:
 
     refused(r"balance='tokens': pass None for no balance, 'attention' for packed rows", balance="tokens")
     refused("rows are not packed, so they have no segments; pass costs by row, or pack", balance="attention")
-    refused(r"shape \(3,\), but the source has 1000 rows; pass None for no balance", balance=[1, 2, 3])
+    refused(r"shape \(3,\), but the source has 1,000 rows; pass None for no balance", balance=[1, 2, 3])
     refused("-1.0 is not a cost; pass finite numbers of 0 or more", balance=-np.ones(1000))
     refused("nan is not a cost", balance=lambda rows: np.full(len(rows), np.nan))
     refused(r"gives int64\[1\] for 8 rows; one number for each is needed, such as", balance=lambda rows: rows[:1])

@@ -309,7 +309,7 @@ def test_the_mesh_a_loader_was_made_in_stays_its_default() -> None:
     [
         ({"batch_size": 24}, "batch_size=24, 2 steps, 16 rows of each epoch dropped)"),
         ({"batch_size": 24, "num_epochs": None}, "batch_size=24, endless, 16 rows of each epoch dropped)"),
-        ({"batch_size": 63}, "batch_size=63, 1 steps, 1 row of each epoch dropped)"),
+        ({"batch_size": 63}, "batch_size=63, 1 step, 1 row of each epoch dropped)"),
         ({"batch_size": 24, "remainder": "pad"}, "batch_size=24, 3 steps)"),
     ],
 )

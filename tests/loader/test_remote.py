@@ -241,7 +241,7 @@ def test_rows_are_read_here_while_workers_are_silent(
         until(lambda: equal(batches, wanted, 1) and "are gone" in caplog.text)
         assert len(hung.given) <= 2 * 2 + 1  # as much as workers may have to do, and one to look for them
         assert batches.stats().read_here == batches.stats().rows > 0
-        assert f"{batches.stats().rows:,} rows read here" in str(batches.report())
+        assert f"rows that this process read itself: {batches.stats().rows:,}" in str(batches.report())
         hung.answers = pool
         before = batches.stats()
         # a row of the workers is counted before it is told that they answer

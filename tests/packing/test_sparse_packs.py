@@ -266,7 +266,7 @@ def test_packs_that_are_too_large_when_dense_stay_sparse() -> None:
     packs, dense = pack_sparse(from_sparse(wide), rows=8)
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     with pytest.raises(
-        ArgumentError, match=r"a dense pack of 8 rows and 536870912 columns .*pack_sparse\(data, rows=2\)"
+        ArgumentError, match=r"a dense pack of 8 rows and 536,870,912 columns .*pack_sparse\(data, rows=2\)"
     ):
         _ = Dataloader(packs, 1, device_map=dense, mesh=mesh)[0]
     assert Dataloader(packs, 1, mesh=mesh)[0]["indices"][0, 0] == 1 << 28

@@ -281,7 +281,7 @@ def test_inspect_shows_ragged_leaves(tmp_path: Path, capsys: pytest.CaptureFixtu
     write_zarr(from_source(rows), tmp_path / "s", shard_rows=16)
     assert main(["inspect", str(tmp_path / "s")]) == 0
     shown = capsys.readouterr().out
-    assert f"ragged ({sum(map(len, texts(100)))} entries)" in shown
+    assert f"ragged ({sum(map(len, texts(100))):,} entries)" in shown
     assert "3 arrays of 100 rows" in shown
     assert main(["inspect", str(tmp_path / "s"), "--columns", "tokens"]) == 0
     assert_rows(from_zarr(tmp_path / "s", ["tokens"]), [{"tokens": row["tokens"]} for row in rows])

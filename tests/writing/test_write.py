@@ -331,7 +331,7 @@ def test_rows_that_break_their_promise(tmp_path: Path) -> None:
             return {"x": np.zeros((len(positions), 3))}
 
     with pytest.raises(
-        LeafError, match=r"the dataset's read of positions 0 to 0 gave leaf \['x'\] as float64\[1, 3\] for 1 rows"
+        LeafError, match=r"the dataset's read of positions 0 to 0 gave leaf \['x'\] as float64\[1, 3\] for 1 row"
     ):
         write_zarr(Wrong({"x": np.zeros((4, 2))}), tmp_path / "s")
 
