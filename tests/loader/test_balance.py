@@ -137,7 +137,7 @@ def test_refusals() -> None:
     refused("nan is not a cost", balance=lambda rows: np.full(len(rows), np.nan))
     refused(r"gives int64\[1\] for 8 rows; one number for each is needed, such as", balance=lambda rows: rows[:1])
     refused(r"gives <U1\[8\] for 8 rows; one number for each", balance=lambda rows: ["x"] * 8)
-    refused(r"gives <U1\[1000\] for 1000 rows; one number for each", balance=["x"] * 1000)
+    refused(r"gives <U1\[1000\] for 1,000 rows; one number for each", balance=["x"] * 1000)
     refused(r"^balance=True: pass None for no balance, 'attention' for packed rows", balance=True)
     with pytest.raises(TypeError) as caught:
         Dataloader(DATA, 8, balance=lambda rows: [0.0][rows]).rows(0)
