@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from loadax.loader.host_rows import HostRows
     from loadax.loader.inspection.check_plan import PlanCheck
     from loadax.loader.inspection.explanation import Explanation
-    from loadax.loader.inspection.trace import Trace
     from loadax.loader.lease import Lease
     from loadax.loader.mask_errors import MaskErrors
     from loadax.loader.preflight.report import Preflight
     from loadax.loader.receipts.content_digests import ContentDigests
     from loadax.loader.receipts.receipt import Receipt
+    from loadax.loader.trace import Trace
     from loadax.plan.find import StepPosition
 
 
@@ -659,7 +659,7 @@ class Dataloader:
             >>> Dataloader(data, 8).trace(2)[1]
             Record(position=1, dataset='code', row=4, epoch=0, id=104, where=None, documents=None)
         """
-        from loadax.loader.inspection.trace import trace
+        from loadax.loader.trace import trace
 
         phase, local = self._at(step)
         size = phase.plan.segment_of(local)[0].batch_size
@@ -707,7 +707,7 @@ class Dataloader:
                 neither epochs nor steps are given.
             RowIndexError: If the row is out of range.
         """
-        from loadax.loader.inspection.trace import find_places
+        from loadax.loader.trace import find_places
 
         self._refuse_stream("find()")
         last = self._steps.last

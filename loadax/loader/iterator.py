@@ -29,9 +29,9 @@ from loadax.sharding.mesh import current_mesh
 if TYPE_CHECKING:
     from loadax.loader.checkpoint import FutureFolder
     from loadax.loader.host_rows import HostRows
-    from loadax.loader.inspection.trace import Trace
     from loadax.loader.metrics.timeline import Piece
     from loadax.loader.reports.bottleneck import Report
+    from loadax.loader.trace import Trace
 
 # last steps of a phase, the same on all hosts, during which the next one is read ahead
 EARLY = 64
@@ -658,7 +658,7 @@ class DataIterator:
 
     def _origin(self, piece: "Piece") -> "Trace | None":
         """Trace of the rows of a piece in its first step; None for streams, and for chains of loaders."""
-        from loadax.loader.inspection.trace import trace
+        from loadax.loader.trace import trace
 
         if self._streams is not None or self._phases.last:
             return None

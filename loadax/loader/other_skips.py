@@ -9,7 +9,7 @@ from loadax.core.formatting import some
 from loadax.core.intervals import merge
 from loadax.dataset import Dataset
 from loadax.errors import StateError
-from loadax.loader.inspection.trace import trace
+from loadax.loader.trace import trace
 from loadax.plan.skips import Skips
 from loadax.plan.steps import Steps
 

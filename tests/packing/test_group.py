@@ -13,7 +13,7 @@ import loadax
 from loadax import Dataloader, Dataset
 from loadax.core.distributed import Process
 from loadax.errors import ArgumentError, LeafError, LeafTypeError, StreamError
-from loadax.loader.inspection.trace import Record
+from loadax.loader.trace import Record
 from loadax.testing import check_source
 from tests.laws.chain_verbs import Grouping, grouped_rows
 from tests.limits import examples

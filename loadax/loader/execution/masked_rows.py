@@ -9,9 +9,9 @@ import numpy as np
 from loadax.core.formatting import count_text
 from loadax.core.log import log
 from loadax.errors import SourceError
-from loadax.loader.inspection.trace import trace
 from loadax.loader.mask_errors import MaskErrors, append_record
 from loadax.loader.metrics.stats import Failure
+from loadax.loader.trace import trace
 from loadax.plan.steps import Steps
 from loadax.sources.base import BaseSource
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from loadax.core.formatting import percent_text, size_text
 from loadax.errors import ArgumentError
-from loadax.loader.inspection.trace import Trace
 from loadax.loader.metrics.stats import Stats
 from loadax.loader.metrics.timeline import Bin, Piece, Recording
+from loadax.loader.trace import Trace
 
 _FORMAT = "loadax run 1"
 if TYPE_CHECKING:
