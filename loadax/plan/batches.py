@@ -317,9 +317,8 @@ class BatchPlan:
     def valid(self, step: int) -> int:
         """Number of the step's positions that hold a row; the rest, at its end if it is not balanced, are padding."""
         if self.remainder != "pad" and len(self.segments) == 1:
-            return self.segments[
-                0
-            ].batch_size  # each step is full; runs ask this at each
+            # each step is full, and runs ask this at each
+            return self.segments[0].batch_size
         return min(
             self.segment_of(step)[0].batch_size,
             self.order.size - self.position_of_step(step)[1],
