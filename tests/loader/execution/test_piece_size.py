@@ -243,4 +243,4 @@ def test_lines_of_a_small_step() -> None:
         for _ in range(64):
             next(batches)
         lines = lines_of(lambda: [next(batches) for _ in range(160)])
-    assert lines < 160 * 440  # about 415 a step; 755 when every step was read by itself
+    assert lines < 160 * 400  # about 385 a step; 755 when every step was read by itself
