@@ -247,7 +247,7 @@ def test_tables_of_astropy(tmp_path: Path) -> None:
     (rows,) = follow(caught.value, astropy=library("astropy.io.fits") and library("astropy"))
     assert rows.read([1])["b"].tolist() == [[1, 1]]
     masked = tables.Table({"a": np.ma.masked_array([1, 2, 3], [False, True, False])}, masked=True)
-    with pytest.raises(SourceError, match="column 'a' of the Table has 1 masked entries") as found:
+    with pytest.raises(SourceError, match="column 'a' of the Table has 1 masked entry;") as found:
         loadax.as_dataset(masked)
     (filled,) = follow(found.value, data=masked)
     assert filled.read(range(3))["a"].tolist() == [1, 0, 3]
