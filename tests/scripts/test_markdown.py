@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.hooks import markup, reference
+from docs.hooks import markup
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "benchmarks/README.md", ROOT / "loadax/README.md"]
@@ -187,34 +187,3 @@ def test_code_that_names_an_object_links_to_it_once() -> None:
     )
     expected = page.replace("`loadax.mix(a)`", "[`loadax.mix(a)`][loadax.mix]")
     assert markup.references(page, {"loadax.mix": "", "loadax.zip": ""}) == expected
-
-
-CLASSES = ("Dataset", "Dataloader", "DataIterator", "Epoch", "loader.lease.Lease")
-
-
-def test_results_of_public_methods_have_a_page() -> None:
-    """Whatever class of loadax a public method of these returns."""
-    griffe = pytest.importorskip("griffe", reason="of the extra docs")
-    package = griffe.load("loadax", search_paths=[ROOT])
-    shown = {path.rpartition(".")[2] for objects in reference._objects().values() for path in objects}
-    returned = {
-        name
-        for path in CLASSES
-        for member in (package[path].final_target if "." not in path else package[path]).members.values()
-        if not member.name.startswith("_") and (member.is_function or member.is_attribute)
-        for name in re.findall(
-            r"\b[A-Z]\w+", str(getattr(member, "returns", None) or getattr(member, "annotation", None))
-        )
-    }
-    assert {"Explanation", "PlanCheck", "Trace", "Preflight", "Receipt", "Stats", "Report", "Lease"} <= returned
-    inner = {
-        "BaseSource",
-        "Order",
-        "Reader",
-        "Ledger",
-        "Transform",
-        "Tree",
-        "Integers",
-    }  # of the package, or plain data
-    others = {"Any", "Callable", "Awaitable", "Coroutine", "Iterator", "Mesh", "None", "Row", "Self"}
-    assert returned - shown - inner - others == set()
