@@ -102,7 +102,8 @@ class Stats:
         assemble: Time copying rows into the layout of the devices, if reading does not do so directly.
         place: Time creating `jax.Array`s.
         rows: Rows that this process read, for batches handed out or not.
-        batch_rows: Rows of the batches handed out: of the global batches, which all hosts share, without padding.
+        batch_rows: Rows of the batches handed out: of the global batches, which all hosts share, without padding. No
+            plan knows where a stream ends: its batches count whole, and so does the step that finds the end.
         masked: Rows that could not be read, in the same batches, and are masked.
         given_again: Read tasks that the workers of `remote=` got again, because they were late or lost.
         read_here: Rows that this process read itself for the same reason.
