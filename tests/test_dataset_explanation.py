@@ -9,7 +9,7 @@ import pytest
 
 from loadax import Dataset, concat, from_arrays, from_documents, from_source, from_stream, mix
 from loadax.errors import ArgumentError, ScheduleError, StreamError
-from loadax.pictures.panels import Histogram, PackedRows, Panel, Points, Shares
+from loadax.pictures.panels import Histogram, PackingBars, Panel, Points, Shares
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 500)
 
@@ -162,8 +162,8 @@ def test_budgets_of_packed_rows_have_panels() -> None:
     )
     data = pairs.pack({"inputs": 40, "targets": 20}, method="first_fit")
     _, inputs, targets = shown(data)
-    assert isinstance(inputs, PackedRows)
-    assert isinstance(targets, PackedRows)
+    assert isinstance(inputs, PackingBars)
+    assert isinstance(targets, PackingBars)
     assert (inputs.length, targets.length) == (40, 20)
     assert (inputs.x, targets.x) == ("column of inputs", "column of targets")
     for panel, name in ((inputs, "inputs"), (targets, "targets")):

@@ -23,7 +23,7 @@ from loadax.pictures.panels import (
     Bars,
     Histogram,
     Holders,
-    PackedRows,
+    PackingBars,
     Panel,
     Points,
     Shares,
@@ -174,7 +174,7 @@ def _shares(panel: Shares, axes: Axes) -> None:
 
 
 @_draw.register
-def _packed_rows(panel: PackedRows, axes: Axes) -> None:
+def _packing_bars(panel: PackingBars, axes: Axes) -> None:
     for line, row in enumerate(panel.rows):
         for turn, colour in enumerate((COLOURS[0], COLOURS[5])):
             axes.broken_barh(row.parts[turn::2], (line + 0.1, 0.8), color=colour)

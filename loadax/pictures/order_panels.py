@@ -10,7 +10,7 @@ from loadax.packing.packed import PackedSource
 from loadax.pictures.panels import (
     Histogram,
     PackedRow,
-    PackedRows,
+    PackingBars,
     Panel,
     Panels,
     Points,
@@ -149,7 +149,7 @@ def packed_panels(source: BaseSource) -> Iterator[Panel]:
             x = "column"
             if len(part.seq_lens) > 1:
                 x = f"column of {budget}"
-            yield PackedRows(title, note, x, length, _drawn_rows(part, budget))
+            yield PackingBars(title, note, x, length, _drawn_rows(part, budget))
 
 
 def _drawn_rows(part: PackedSource, budget: str) -> list[PackedRow]:

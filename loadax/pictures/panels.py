@@ -62,7 +62,7 @@ class PackedRow(NamedTuple):
     parts: list[tuple[int, int]]
 
 
-class PackedRows(NamedTuple):
+class PackingBars(NamedTuple):
     """Packed rows, each with the columns of its documents.
 
     Args:
@@ -142,7 +142,7 @@ class Points(NamedTuple):
     rows: dict[str, list[int]]
 
 
-Panel: TypeAlias = Holders | Shares | PackedRows | Bars | Histogram | Points
+Panel: TypeAlias = Holders | Shares | PackingBars | Bars | Histogram | Points
 
 
 # Panels by what they show, such as "mixture".

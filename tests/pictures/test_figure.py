@@ -17,14 +17,14 @@ from matplotlib.patches import Rectangle
 import loadax
 from loadax.errors import UnsupportedError
 from loadax.pictures.figure import COLOURS, _text_on, picture
-from loadax.pictures.panels import Bars, Histogram, Holders, PackedRow, PackedRows, Panel, Points, Shares, draw
+from loadax.pictures.panels import Bars, Histogram, Holders, PackedRow, PackingBars, Panel, Points, Shares, draw
 from tests.limits import HANG
 
 TEXTS = "title", "note", "x"
 PANELS: tuple[Panel, ...] = (
     Holders(*TEXTS, "host", ["0 to 3", "4 to 7"], ["0", "1"], [[(0,), (9,)], [(0, 1), (0, 1, 2, 3, 4)]]),
     Shares(*TEXTS, [0, 5, 10], {"web": [0.5, 0.25], "code": [0.5, 0.75]}),
-    PackedRows(*TEXTS, 16, [PackedRow("row 0", [(0, 9), (9, 7)]), PackedRow("row 3", [(0, 12)])]),
+    PackingBars(*TEXTS, 16, [PackedRow("row 0", [(0, 9), (9, 7)]), PackedRow("row 3", [(0, 12)])]),
     Bars(*TEXTS, "y", ["8\n2 steps", "16\n3 steps"], {"rows": [10.0, 5.0], "padding": [2.0, 4.0]}, stacked=True),
     Bars(*TEXTS, "y", ["0", "1"], {"before": [1.5, 0.5], "after": [1.0, 1.0]}),
     Bars(*TEXTS, "y", [str(host) for host in range(32)], {"chunks": [1234.5] * 32}),

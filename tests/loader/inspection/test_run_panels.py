@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import loadax
 from loadax import Buckets, Dataloader, Dataset, from_arrays, from_documents, from_source, mix
 from loadax.errors import ArgumentError
-from loadax.pictures.panels import Bars, Holders, PackedRows, Panel, Shares
+from loadax.pictures.panels import Bars, Holders, PackingBars, Panel, Shares
 from loadax.plan.mix import Mixed
 from loadax.sharding import plan_mesh
 from tests.meshes import ZOO, MeshCase
@@ -283,7 +283,7 @@ def test_balance_before_and_after_is_that_of_the_rows() -> None:
 
 def test_packed_rows_are_those_of_the_data() -> None:
     data = packed()
-    panel = panel_of(Dataloader(data.shuffle(0), 16), PackedRows)
+    panel = panel_of(Dataloader(data.shuffle(0), 16), PackingBars)
     for row in panel.rows:
         segments = data[int(row.name.removeprefix("row "))]["segment_ids"]
         drawn = np.zeros(64, np.int64)
