@@ -643,6 +643,9 @@ def main() -> None:
     unknown = set(options.data) - set(DATA)
     if unknown:
         parser.error(f"there is no data {sorted(unknown)}; choose of {', '.join(DATA)}")
+    contestants = {each for data in DATA.values() for each in data.contestants}
+    if unknown := set(options.contestants or ()) - contestants:
+        parser.error(f"there is no contestant {sorted(unknown)}; choose of {', '.join(sorted(contestants))}")
     root = options.folder / "data"
     names = options.data or list(DATA)
     for kind in dict.fromkeys(DATA[name].folder for name in (list(DATA) if options.faults else names)):
